@@ -1,0 +1,59 @@
+# `make run` and `make test` are all a fresh machine needs: python3 (3.11 or newer) and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.installed-bench
+
+.PHONY: run test check lint bench proof clean help
+
+help:
+	@echo "make run    set up and show syncd at work"
+	@echo "make test   set up and run the tests"
+	@echo "make check  ruff, mypy and the tests"
+	@echo "make bench  compare speed with other stores, side by side"
+	@echo "make proof  the tests with all their counts in full"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "syncd needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "This Python cannot make virtual environments. On Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): $(BIN)/python pyproject.toml
+	@echo "Installing syncd and what it needs into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(BENCH_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+run: $(STAMP)
+	@$(BIN)/syncd init
+	@$(BIN)/syncd doctor
+	@echo
+	@echo "Try next, with $(BIN) on your PATH:"
+	@echo "  syncd checkpoint create --task demo --agent me --completed 'read the README' --pending 'write code'"
+	@echo "  syncd checkpoint latest demo"
+	@echo "  syncd audit verify"
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: lint test
+
+proof: $(STAMP)
+	SYNCD_PROOF=1 $(BIN)/python -m pytest -n 2
+
+bench: $(BENCH_STAMP)
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache bench/results

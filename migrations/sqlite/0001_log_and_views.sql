@@ -1,0 +1,102 @@
+-- The log, its views and this device's own state.
+-- The log: every change, immutable. `seq` is the local, monotonic cursor.
+-- As few indexes as can be: each one costs every write a page. A device's newest entry is the
+-- last row or close to it, so (device_id, device_seq) needs none.
+CREATE TABLE log (
+  seq           INTEGER PRIMARY KEY,
+  entry_id      TEXT    NOT NULL UNIQUE,
+  device_id     TEXT    NOT NULL,
+  device_seq    INTEGER NOT NULL,
+  entity        TEXT    NOT NULL,
+  entity_id     TEXT    NOT NULL,
+  op            TEXT    NOT NULL,
+  bases         TEXT    NOT NULL,
+  hlc           INTEGER NOT NULL,
+  actor         TEXT    NOT NULL,
+  at            TEXT    NOT NULL,
+  key_id        TEXT    NOT NULL,
+  meta          TEXT    NOT NULL,
+  hash          TEXT    NOT NULL,
+  previous      BLOB    NOT NULL,
+  chain         BLOB    NOT NULL,
+  signature     BLOB,
+  effective_hlc INTEGER NOT NULL,
+  cloud_seq     INTEGER,
+  batch         TEXT,
+  body          BLOB    NOT NULL
+);
+
+-- View: the current version of each checkpoint, `seq` its entry. From `device_id` on, the columns
+-- are the first version's. A small row: every byte here is written with every checkpoint.
+CREATE TABLE checkpoints (
+  id         TEXT    PRIMARY KEY,
+  task_id    TEXT    NOT NULL,
+  agent_id   TEXT    NOT NULL,
+  agent_type TEXT    NOT NULL,
+  iteration  INTEGER NOT NULL,
+  phase      TEXT    NOT NULL,
+  status     TEXT    NOT NULL,
+  reason     TEXT    NOT NULL,
+  tokens     INTEGER NOT NULL,
+  parent_id  TEXT    NOT NULL,
+  final      INTEGER NOT NULL,
+  seq        INTEGER NOT NULL,
+  device_id  TEXT    NOT NULL,
+  task_seq   INTEGER NOT NULL,
+  hlc        INTEGER NOT NULL,
+  created_at TEXT    NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX checkpoints_by_task ON checkpoints (task_id, hlc);
+
+-- View: tasks, whether added by name or met first in a checkpoint. `task_seq` is the highest
+-- number in the task of this device's entries other than new checkpoints, which carry theirs
+-- themselves: so a new checkpoint need not touch this table.
+CREATE TABLE tasks (
+  id         TEXT    PRIMARY KEY,
+  status     TEXT    NOT NULL,
+  budget     INTEGER,
+  retention  TEXT    NOT NULL,
+  task_seq   INTEGER NOT NULL,
+  revision   TEXT    NOT NULL,
+  seq        INTEGER NOT NULL,
+  created_at TEXT    NOT NULL
+) WITHOUT ROWID;
+
+-- View: who worked on what. It stands in for an index by agent, and is written only when an
+-- agent is new to a task.
+CREATE TABLE participants (
+  agent_id TEXT NOT NULL,
+  task_id  TEXT NOT NULL,
+  PRIMARY KEY (agent_id, task_id)
+) WITHOUT ROWID;
+
+-- View: links set after the fact, beside the parent each checkpoint names itself.
+CREATE TABLE links (
+  child_id  TEXT    NOT NULL,
+  parent_id TEXT    NOT NULL,
+  hlc       INTEGER NOT NULL,
+  revision  TEXT    NOT NULL,
+  seq       INTEGER NOT NULL,
+  PRIMARY KEY (child_id, parent_id)
+) WITHOUT ROWID;
+
+-- The devices whose signatures are known here, this one included.
+CREATE TABLE devices (
+  device_id  TEXT PRIMARY KEY,
+  public_key BLOB NOT NULL,
+  added_at   TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- Damage met while reading: kept until an audit finds the entry sound again.
+CREATE TABLE problems (
+  entry_id  TEXT NOT NULL,
+  problem   TEXT NOT NULL,
+  found_at  TEXT NOT NULL,
+  PRIMARY KEY (entry_id, problem)
+) WITHOUT ROWID;
+
+CREATE TABLE state (
+  name  TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) WITHOUT ROWID;

@@ -1,0 +1,77 @@
+"""Checkpoints for AI coding agents: written locally, verified on every read.
+
+Names are imported when first used, so that commands which need few of them start fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from syncd.checkpoint import (
+        AgentType,
+        Checkpoint,
+        CheckpointMetadata,
+        CheckpointMetrics,
+        CheckpointReason,
+        CheckpointStatus,
+        ComplianceInfo,
+        ContextSummary,
+        ExecutionPhase,
+        ExecutionState,
+        HandoffTrigger,
+        RecoveryInfo,
+        TestStatus,
+        Workspace,
+    )
+    from syncd.errors import (
+        CheckpointCorruptionError,
+        CheckpointError,
+        CheckpointExistsError,
+        CheckpointNotFoundError,
+        FinalizedError,
+        HandoffError,
+        InvalidInputError,
+        StaleBaseError,
+        SyncdError,
+    )
+    from syncd.handoff import HandoffProtocol, HandoffRequest
+    from syncd.service import CheckpointService
+
+_HOMES = {
+    "checkpoint": (
+        "AgentType", "Checkpoint", "CheckpointMetadata", "CheckpointMetrics", "CheckpointReason",
+        "CheckpointStatus", "ComplianceInfo", "ContextSummary", "ExecutionPhase", "ExecutionState",
+        "HandoffTrigger", "RecoveryInfo", "TestStatus", "Workspace",
+    ),
+    "errors": (
+        "CheckpointCorruptionError", "CheckpointError", "CheckpointExistsError",
+        "CheckpointNotFoundError", "FinalizedError", "HandoffError", "InvalidInputError",
+        "StaleBaseError", "SyncdError",
+    ),
+    "handoff": ("HandoffProtocol", "HandoffRequest"),
+    "service": ("CheckpointService",),
+}  # fmt: skip
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022 (grouped by what they are for)
+    "CheckpointService",
+    "Checkpoint", "CheckpointMetadata", "CheckpointMetrics", "ComplianceInfo", "ContextSummary",
+    "ExecutionState", "RecoveryInfo", "TestStatus", "Workspace",
+    "AgentType", "CheckpointReason", "CheckpointStatus", "ExecutionPhase",
+    "HandoffProtocol", "HandoffRequest", "HandoffTrigger",
+    "SyncdError", "CheckpointError", "CheckpointCorruptionError", "CheckpointExistsError",
+    "CheckpointNotFoundError", "FinalizedError", "HandoffError", "InvalidInputError",
+    "StaleBaseError",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'syncd' has no attribute {name!r}")
+    value = getattr(import_module(f"syncd.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,604 @@
+"""The domain: a checkpoint and its parts, schema 1.0 with what agents' own formats add to it.
+
+Models are frozen values. Fields of schema 1.0 are always written, additions only when set, and
+fields that nobody here knows are kept as they came. Names may come in camelCase, phases and
+statuses in the words of other tools; what goes out is canonical.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import operator
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AliasGenerator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from syncd.canonical import canonical
+from syncd.entry import uuid7
+from syncd.errors import InvalidInputError
+
+log = logging.getLogger("syncd")
+
+
+class ExecutionPhase(StrEnum):
+    PLANNING = "planning"
+    IMPLEMENTING = "implementing"
+    TESTING = "testing"
+    REVIEWING = "reviewing"
+    HANDOFF = "handoff"
+    COMPLETE = "complete"
+
+
+class CheckpointStatus(StrEnum):
+    IN_PROGRESS = "in_progress"
+    WAITING = "waiting"
+    BLOCKED = "blocked"
+    ESCALATED = "escalated"
+    COMPLETE = "complete"
+    FAILED = "failed"
+
+
+class CheckpointReason(StrEnum):
+    PERIODIC = "periodic"
+    CONTEXT_LIMIT = "context_limit"
+    FAILURE = "failure"
+    REASSIGNMENT = "reassignment"
+    RATE_LIMIT = "rate_limit"
+    MANUAL = "manual"
+
+
+class HandoffTrigger(StrEnum):
+    CONTEXT_THRESHOLD = "context_threshold"
+    PHASE_COMPLETE = "phase_complete"
+    ERROR_THRESHOLD = "error_threshold"
+    EXPLICIT_REQUEST = "explicit_request"
+    TOKEN_BUDGET = "token_budget"  # noqa: S105 (the name of a trigger)
+    TIMEOUT = "timeout"
+
+
+class AgentType(StrEnum):
+    """The usual ones; any other text is accepted too."""
+
+    ARCHITECTURE = "architecture"
+    IMPLEMENTATION = "implementation"
+    QA = "qa"
+    DOCUMENTATION = "documentation"
+    ORCHESTRATOR = "orchestrator"
+
+
+PHASE_ALIASES = {
+    "design": "planning", "specification": "planning", "research": "planning",
+    "analysis": "planning", "plan": "planning", "discovery": "planning",
+    "implementation": "implementing", "implement": "implementing", "coding": "implementing",
+    "development": "implementing", "building": "implementing", "in_progress": "implementing",
+    "verification": "testing", "validation": "testing", "test": "testing", "qa": "testing",
+    "documentation": "reviewing", "review": "reviewing",
+    "hand_off": "handoff", "done": "complete", "completed": "complete", "finished": "complete",
+}  # fmt: skip
+STATUS_ALIASES = {
+    "active": "in_progress", "running": "in_progress", "resumed": "in_progress",
+    "pending": "waiting", "paused": "waiting", "completed": "complete", "done": "complete",
+    "finished": "complete", "success": "complete", "failure": "failed", "error": "failed",
+    "crashed": "failed", "aborted": "failed",
+}  # fmt: skip
+REASON_ALIASES = {
+    "heartbeat": "periodic", "context": "context_limit", "context_threshold": "context_limit",
+    "error": "failure", "handoff": "reassignment", "explicit": "manual", "user": "manual",
+}  # fmt: skip
+
+
+def word(text: str) -> str:
+    """`In Progress`, `IN-PROGRESS` and `in_progress` are one word."""
+    return re.sub(r"[\s\-_]+", "_", text.strip()).lower()
+
+
+def known(text: str, names: type[StrEnum], aliases: Mapping[str, str]) -> str | None:
+    """The canonical name for a text, if there is one."""
+    name = word(text)
+    name = aliases.get(name, name)
+    return name if name in {str(member) for member in names} else None
+
+
+def nearest_phase(text: str) -> str:
+    """The phase that a free text speaks of; planning where it names none."""
+    names = {**{str(phase): str(phase) for phase in ExecutionPhase}, **PHASE_ALIASES}
+    for part in re.findall(r"[a-z]+", text.lower()):
+        if close := difflib.get_close_matches(part, names, n=1, cutoff=0.8):
+            return names[close[0]]
+    return ExecutionPhase.PLANNING
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def zoned(text: str) -> str:
+    """ISO 8601 with a zone; without one it is read as UTC, aloud."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an ISO 8601 time") from None
+    if moment.tzinfo is None:
+        log.warning("the time %s has no zone: read as UTC", text)
+        return moment.replace(tzinfo=UTC).isoformat()
+    return text
+
+
+def _choice(names: type[StrEnum], aliases: Mapping[str, str]) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        return (known(value, names, aliases) or value) if isinstance(value, str) else value
+
+    return convert
+
+
+Timestamp = Annotated[str, AfterValidator(zoned)]
+Reason = Annotated[CheckpointReason, BeforeValidator(_choice(CheckpointReason, REASON_ALIASES))]
+Count = Annotated[int, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Texts = list[str]
+
+
+def extra(default: Any = "", *names: str, **options: Any) -> Any:
+    """An addition to schema 1.0: written only when set. `names` are accepted beside its own."""
+    if names:
+        options["validation_alias"] = AliasChoices(*names)
+    return Field(default, exclude_if=operator.not_, **options)
+
+
+def extra_list() -> Any:
+    return Field(default_factory=list, exclude_if=operator.not_)
+
+
+def extra_dict(description: str | None = None) -> Any:
+    return Field(default_factory=dict, exclude_if=operator.not_, description=description)
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+MAX_ID = 512
+
+
+def checked_id(kind: str, text: str) -> str:
+    """An id is any text on one line: it never becomes a path or part of a statement."""
+    if not text.strip():
+        raise InvalidInputError(f"the {kind} is empty")
+    if len(text) > MAX_ID:
+        raise InvalidInputError(f"the {kind} has {len(text)} characters; {MAX_ID} are allowed")
+    if control := _CONTROL.search(text):
+        raise InvalidInputError(
+            f"the {kind} contains a control character (U+{ord(control[0]):04X})"
+        )
+    return text
+
+
+class Part(BaseModel):
+    """A frozen value with S1's conversions; unknown fields are kept."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="allow",
+        allow_inf_nan=False,
+        use_enum_values=True,
+        validate_by_name=True,
+        alias_generator=AliasGenerator(validation_alias=lambda n: AliasChoices(n, to_camel(n))),
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    def amended(self, **changes: Any) -> Self:
+        """A copy with trusted changes, at half the price of `model_copy`."""
+        copy = object.__new__(type(self))
+        object.__setattr__(copy, "__dict__", {**self.__dict__, **changes})
+        fields_set = self.__pydantic_fields_set__ | changes.keys()
+        object.__setattr__(copy, "__pydantic_fields_set__", fields_set)
+        object.__setattr__(copy, "__pydantic_extra__", self.__pydantic_extra__)
+        object.__setattr__(copy, "__pydantic_private__", None)
+        return copy
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build from a document; what is wrong with it is said with its path."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise InvalidInputError(explained(error)) from None
+
+
+def explained(error: ValidationError) -> str:
+    """Pydantic's findings in one line: where, what."""
+    findings = []
+    for item in error.errors(include_url=False)[:5]:
+        # A union reports each branch it tried; the branch names mean nothing to a user.
+        path = [str(step) for step in item["loc"] if not str(step).startswith(("str", "function"))]
+        findings.append(f"{'.'.join(path) or 'document'}: {item['msg']}")
+    return "; ".join(dict.fromkeys(findings))
+
+
+class Step(Part):
+    """A piece of work done, with the files it touched."""
+
+    step: str = Field(validation_alias=AliasChoices("step", "description", "item", "name"))
+    files_created: Texts = extra_list()
+    files_modified: Texts = extra_list()
+    timestamp: Timestamp | None = extra(None)
+    notes: str = extra()
+
+    def __str__(self) -> str:
+        return self.step
+
+
+class CurrentStep(Part):
+    description: str = Field(validation_alias=AliasChoices("description", "step"))
+    started_at: Timestamp | None = extra(None)
+    partial_work: str = extra()
+
+    def __str__(self) -> str:
+        return self.description
+
+
+class Decision(Part):
+    decision: str
+    rationale: str = extra()
+    rejected_alternatives: Texts = extra_list()
+    timestamp: Timestamp | None = extra(None)
+
+    def __str__(self) -> str:
+        return f"{self.decision} ({self.rationale})" if self.rationale else self.decision
+
+
+class Blocker(Part):
+    description: str = Field(validation_alias=AliasChoices("description", "blocker", "item"))
+    impact: str = extra()
+    resolution_path: str = extra()
+    resolution: str = extra()
+    resolved_by: str = extra()
+
+    def __str__(self) -> str:
+        return f"{self.description} ({self.impact})" if self.impact else self.description
+
+
+class Finding(Part):
+    text: str
+    category: str = extra()
+
+    def __str__(self) -> str:
+        return f"{self.category}: {self.text}" if self.category else self.text
+
+
+class VerificationResult(Part):
+    activity: str
+    status: str = Field("pending", pattern="^(pending|passed|failed|skipped)$")
+    run_at: Timestamp | None = extra(None)
+
+
+class Verification(Part):
+    contract_ref: str = extra()
+    results: list[VerificationResult] = Field(default_factory=list)
+
+
+class Escalation(Part):
+    to: str = ""
+    reason: str = ""
+    decision_needed: str = ""
+
+
+class BlockerResolution(Part):
+    original_blocker: str = ""
+    resolution: str = ""
+    resolved_by: str = ""
+
+
+class Series(Part):
+    """Checkpoint N of M; also accepts the text `2 of 3`."""
+
+    number: int = Field(ge=1)
+    total: int | None = extra(None, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, data: Any) -> Any:
+        if not isinstance(data, str):
+            return data
+        match = re.fullmatch(r"\s*(\d+)(?:\s+of\s+(\d+))?.*", data)
+        if not match:
+            raise ValueError("expected `N of M`")
+        return {"number": int(match[1]), "total": int(match[2]) if match[2] else None}
+
+
+class Workspace(Part):
+    """The repository when the checkpoint was written, so that a resume can compare."""
+
+    repository: str = ""
+    branch: str = ""
+    head: str = ""
+    dirty: bool = False
+    files: dict[str, str] = extra_dict()
+
+
+def _findings(value: Any) -> Any:
+    """Findings by category may come as a mapping."""
+    if isinstance(value, Mapping):
+        return [{"category": key, "text": text} for key, text in value.items()]
+    return value
+
+
+class CheckpointMetadata(Part):
+    checkpoint_id: str = Field(default_factory=uuid7, max_length=128)
+    task_id: str = ""
+    agent_id: str = Field("", validation_alias=AliasChoices("agent_id", "agentId", "createdBy"))
+    agent_type: str = AgentType.IMPLEMENTATION.value
+    iteration: Annotated[int, Field(ge=0)] = 1
+    timestamp: Timestamp = Field(
+        default_factory=now,
+        validation_alias=AliasChoices("timestamp", "lastUpdatedAt", "last_checkpoint"),
+    )
+    reason: Reason | None = extra(None)
+    session_id: str = extra()
+    mission: str = extra()
+    feature: str = extra()
+    series: Series | None = extra(None, "series", "checkpoint_number")
+    previous_agents: Texts = extra_list()
+    handoff_from: str = extra()
+    next_checkpoint_expected: Timestamp | None = extra(None)
+
+
+class ExecutionState(Part):
+    phase: ExecutionPhase = Field(ExecutionPhase.PLANNING.value, validate_default=False)
+    status: CheckpointStatus = Field(CheckpointStatus.IN_PROGRESS.value, validate_default=False)
+    completed_items: list[str | Step] = Field(
+        default_factory=list, validation_alias=AliasChoices("completed_items", "completedSteps", "completed_steps")
+    )
+    pending_items: list[str | Step] = Field(
+        default_factory=list, validation_alias=AliasChoices("pending_items", "pendingSteps", "pending_steps")
+    )
+    blocked_items: list[str | Blocker] = Field(
+        default_factory=list, validation_alias=AliasChoices("blocked_items", "blockers")
+    )
+    current_focus: str = ""
+    stage: str = extra()
+    current_step: CurrentStep | None = extra(None)
+    next_steps: Texts = extra_list()
+    error: str = extra()
+    raw: dict[str, str] = extra_dict(description="values as they came, where they were translated")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _translate(cls, data: Any) -> Any:
+        """Other tools' words for phase and status; free text goes to `stage`."""
+        if not isinstance(data, Mapping):
+            return data
+        phase, status, raw = data.get("phase"), data.get("status"), {}
+        changes: dict[str, Any] = {}
+        if isinstance(phase, str) and phase not in _PHASES:
+            raw["phase"] = phase
+            changes["phase"] = known(phase, ExecutionPhase, PHASE_ALIASES)
+            if changes["phase"] is None:
+                changes["phase"] = nearest_phase(phase)
+                changes["stage"] = data.get("stage") or phase
+        if isinstance(status, str) and status not in _STATUSES:
+            raw["status"] = status
+            changes["status"] = known(status, CheckpointStatus, STATUS_ALIASES) or status
+        if isinstance(step := data.get("current_step"), str):
+            changes["current_step"] = {"description": step}
+        if not changes:
+            return data
+        return {**data, **changes, "raw": {**data.get("raw", {}), **raw}}
+
+    def complete(self, item: str | Step) -> ExecutionState:
+        """`item` done: out of pending, and no longer what is being worked on."""
+        text = str(item)
+        in_work = self.current_step is not None and str(self.current_step) == text
+        return self.amended(
+            completed_items=[*self.completed_items, item],
+            pending_items=[p for p in self.pending_items if str(p) != text],
+            current_focus="" if self.current_focus == text else self.current_focus,
+            current_step=None if in_work else self.current_step,
+        )
+
+
+_PHASES = frozenset(map(str, ExecutionPhase))
+_STATUSES = frozenset(map(str, CheckpointStatus))
+
+
+class ContextSummary(Part):
+    key_decisions: list[str | Decision] = Field(
+        default_factory=list, validation_alias=AliasChoices("key_decisions", "keyDecisions", "decisions")
+    )
+    assumptions: Texts = Field(default_factory=list)
+    constraints: Texts = Field(default_factory=list)
+    external_dependencies: Texts = Field(default_factory=list)
+    findings: Annotated[list[str | Finding], BeforeValidator(_findings)] = extra_list()
+    state: dict[str, Any] = extra_dict()
+    coordination_state: dict[str, Any] = extra_dict()
+    chain_summary: Texts = extra_list()
+
+
+class TestStatus(Part):
+    __test__ = False  # the name makes pytest collect it otherwise
+
+    passed: Count = 0
+    failed: Count = 0
+    skipped: Count = 0
+    coverage_percent: Percent = 0
+
+
+class CheckpointMetrics(Part):
+    tokens_consumed: Count = 0
+    tools_invoked: Count = 0
+    files_modified: Texts = Field(default_factory=list)
+    tests_status: TestStatus = TestStatus()
+    duration_seconds: Amount = 0
+    error_count: Count = 0
+    context_used_percent: Percent | None = extra(None)
+    cost_usd: Amount | None = extra(None)
+
+
+class RecoveryInfo(Part):
+    last_successful_state: str = ""
+    rollback_instructions: str = ""
+    continuation_prompt: str = ""
+    resume_instructions: str = extra("", "resume_instructions", "recovery_instructions")
+    can_resume: bool | None = Field(None, exclude_if=lambda value: value is None)
+    escalation: Escalation | None = extra(None)
+    blocker_resolution: BlockerResolution | None = extra(None)
+
+
+class Signer(Part):
+    """Who signed, what it means, when (21 CFR Part 11)."""
+
+    name: str
+    meaning: str
+    at: Timestamp = Field(default_factory=now)
+
+
+class ComplianceInfo(Part):
+    event_log_ref: str = ""
+    hash: str = ""
+    signature: str = ""
+    retention_policy: str = "default"
+    signed_by: Signer | None = extra(None)
+
+
+# Where the fields of flat documents (builder-state and per-agent files) belong.
+_FLAT = {
+    **dict.fromkeys(("task_id", "taskId", "agent_id", "agent_type", "session_id", "feature",
+                     "iteration", "timestamp", "last_checkpoint", "next_checkpoint_expected",
+                     "mission", "reason"), "metadata"),
+    **dict.fromkeys(("phase", "status", "stage", "completedSteps", "completed_steps",
+                     "completed_items", "pendingSteps", "pending_items", "blockers",
+                     "blocked_items", "currentStep", "current_step", "current_focus",
+                     "next_steps", "error"), "execution_state"),
+    **dict.fromkeys(("decisions", "key_decisions", "findings", "coordination_state"),
+                    "context_summary"),
+    **dict.fromkeys(("files_modified", "tokens_consumed"), "metrics"),
+    **dict.fromkeys(("recovery_instructions", "can_resume"), "recovery"),
+}  # fmt: skip
+
+# Not part of the record: what a read adds, and what is computed over the rest.
+READ_FIELDS = ("revision", "verified", "recorded_parent", "skipped")
+PROOF_FIELDS = ("hash", "signature")
+
+
+class Checkpoint(Part):
+    version: str = "1.0"
+    metadata: CheckpointMetadata = Field(default_factory=CheckpointMetadata)
+    execution_state: ExecutionState = Field(default_factory=ExecutionState)
+    context_summary: ContextSummary = Field(default_factory=ContextSummary)
+    metrics: CheckpointMetrics = Field(default_factory=CheckpointMetrics)
+    recovery: RecoveryInfo = RecoveryInfo()
+    compliance: ComplianceInfo = ComplianceInfo()
+    verification: Verification | None = extra(None)
+    workspace: Workspace | None = extra(None)
+    revision: str = extra("", description="the entry that is current (added on reading)")
+    verified: bool = extra(False, description="hash and chain were checked (added on reading)")
+    recorded_parent: str | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="last_successful_state as recorded, where a later link replaced it on reading",
+    )
+
+    skipped: list[dict[str, str]] = extra_list()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lift(cls, data: Any) -> Any:
+        """Sort a flat document into the sections of schema 1.0."""
+        if not isinstance(data, Mapping) or not (flat := _FLAT.keys() & data.keys()):
+            return data
+        document = {key: value for key, value in data.items() if key not in flat}
+        for key in data:
+            if key in flat:
+                section = dict(document.get(_FLAT[key]) or {})
+                document[_FLAT[key]] = {key: data[key], **section}
+        return document
+
+    def body(self) -> dict[str, Any]:
+        """What is stored, hashed and signed: everything but the proof and the reader's notes."""
+        document = self.model_dump()
+        for name in READ_FIELDS:
+            document.pop(name, None)
+        for name in PROOF_FIELDS:
+            document["compliance"].pop(name, None)
+        if self.recorded_parent is not None:
+            document["recovery"]["last_successful_state"] = self.recorded_parent
+        return document
+
+    def compute_hash(self) -> str:
+        import hashlib
+
+        return hashlib.sha256(canonical(self.body())).hexdigest()
+
+    def verify_integrity(self) -> bool:
+        """False without a hash too: unverified is not verified."""
+        return bool(self.compliance.hash) and self.compute_hash() == self.compliance.hash
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, json_str: str) -> Checkpoint:
+        from syncd.canonical import parse
+
+        return cls.from_dict(parse(json_str))
+
+    def named_files(self) -> list[str]:
+        """Every file that the checkpoint speaks of, once each."""
+        names = list(self.metrics.files_modified)
+        for item in (*self.execution_state.completed_items, *self.execution_state.pending_items):
+            if isinstance(item, Step):
+                names += [*item.files_created, *item.files_modified]
+        return list(dict.fromkeys(names))
+
+    def meta(self) -> dict[str, Any]:
+        """The small part that stays clear even when bodies are encrypted."""
+        reason = self.metadata.reason
+        return {
+            "task_id": self.metadata.task_id,
+            "agent": self.metadata.agent_id,
+            "agent_type": self.metadata.agent_type,
+            "iteration": self.metadata.iteration,
+            "phase": self.execution_state.phase,
+            "status": self.execution_state.status,
+            "reason": reason or "",
+            "tokens": self.metrics.tokens_consumed,
+            "parent": self.recovery.last_successful_state,
+        }
+
+
+_BLANK = Checkpoint()
+
+
+def assembled(**parts: Part) -> Checkpoint:
+    """A checkpoint from parts that are validated already; those left out are fresh defaults."""
+    fresh = {"context_summary": ContextSummary, "metrics": CheckpointMetrics}
+    missing = {name: make() for name, make in fresh.items() if name not in parts}
+    return _BLANK.amended(**parts, **missing)
+
+
+def json_schema() -> dict[str, Any]:
+    """The published JSON Schema, for users of other languages."""
+    schema = Checkpoint.model_json_schema(mode="serialization")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "urn:syncd:checkpoint:1.0",
+        **schema,
+        "title": "syncd checkpoint",
+    }

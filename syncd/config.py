@@ -1,0 +1,144 @@
+"""Settings: declared once, taken from flag, environment, config.toml or default, in this order."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from syncd.errors import ConfigError
+
+
+class Setting(NamedTuple):
+    """One setting. Its type is that of its default."""
+
+    name: str
+    default: Any
+    help: str
+
+    @property
+    def variable(self) -> str:
+        return "SYNCD_" + self.name.upper().replace(".", "_")
+
+
+SETTINGS = (
+    Setting("limits.body_bytes", 1_000_000, "largest checkpoint body that is accepted"),
+    Setting("limits.rendered_bytes", 2_048, "a checkpoint that renders longer gets a warning"),
+    Setting("store.busy_seconds", 30.0, "how long a write waits for another program's lock"),
+    Setting("backup.keep", 10, "how many backups are kept"),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+class Value(NamedTuple):
+    setting: Setting
+    value: Any
+    source: str
+
+
+class Settings(Mapping[str, Any]):
+    """The values in force, and where each came from."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values = values
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name].value
+
+    def __iter__(self) -> Any:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def explained(self) -> list[Value]:
+        return list(self._values.values())
+
+
+def default_home() -> Path:
+    """The platform's place for a user's application data."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "syncd"
+    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(data) / "syncd"
+
+
+def home(flag: Path | None = None) -> Path:
+    if flag is not None:
+        return flag.expanduser().absolute()
+    named = os.environ.get("SYNCD_HOME")
+    return Path(named).expanduser().absolute() if named else default_home()
+
+
+def load(file: Path) -> Settings:
+    values = {s.name: Value(s, s.default, "default") for s in SETTINGS}
+    for name, raw in _file_values(file).items():
+        values[name] = Value(_BY_NAME[name], raw, str(file))
+    for setting in SETTINGS:
+        if (text := os.environ.get(setting.variable)) is not None:
+            value = _from_text(setting, text)
+            values[setting.name] = Value(setting, value, setting.variable)
+    return Settings(values)
+
+
+def _file_values(file: Path) -> dict[str, Any]:
+    if not file.exists():
+        return {}
+    import tomllib
+
+    try:
+        text = file.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{file}: {error}", f"Correct {file}.") from None
+    found: dict[str, Any] = {}
+    for name, value in _flat(document):
+        place = f"{file}, line {_line_of(text, name)}"
+        if name not in _BY_NAME:
+            names = ", ".join(_BY_NAME)
+            raise ConfigError(f"{place}: no such setting: {name}", f"There are: {names}.")
+        found[name] = _checked(_BY_NAME[name], value, place)
+    return found
+
+
+def _flat(document: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in document.items():
+        name = f"{prefix}{key}"
+        pairs += _flat(value, name + ".") if isinstance(value, Mapping) else [(name, value)]
+    return pairs
+
+
+def _line_of(text: str, name: str) -> int:
+    """Where a key stands: after its table's header, else where its last part first appears."""
+    key = name.rpartition(".")[2]
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.split("=")[0].strip().rpartition(".")[2] == key:
+            return number
+    return 1
+
+
+def _from_text(setting: Setting, text: str) -> Any:
+    kind = type(setting.default)
+    try:
+        value = kind(text)
+    except ValueError:
+        value = text
+    return _checked(setting, value, setting.variable)
+
+
+def _checked(setting: Setting, value: Any, place: str) -> Any:
+    kind = type(setting.default)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        expected = {"int": "a whole number", "float": "a number"}[kind.__name__]
+        raise ConfigError(
+            f"{place}: {setting.name} must be {expected}, not {value!r}",
+            f"For example: {setting.name} = {setting.default}",
+        )
+    if value <= 0:
+        raise ConfigError(f"{place}: {setting.name} must be above zero", "Correct the value.")
+    return value

@@ -1,0 +1,145 @@
+"""Every error a user can meet: what happened, what to do, whether the data is safe.
+
+Libraries raise these; the command line turns them into two lines and an exit code.
+"""
+
+from __future__ import annotations
+
+
+class SyncdError(Exception):
+    """The root. A subclass sets what its kind has in common, an instance the rest."""
+
+    code = "error"
+    exit_code = 1
+    remedy = "Run `syncd doctor` to check this installation."
+    data_safe = True
+
+    def __init__(
+        self, message: str, remedy: str | None = None, *, data_safe: bool | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        if remedy is not None:
+            self.remedy = remedy
+        if data_safe is not None:
+            self.data_safe = data_safe
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "code": self.code,
+            "message": self.message,
+            "remedy": self.remedy,
+            "data_safe": self.data_safe,
+        }
+
+
+class UsageError(SyncdError):
+    code = "usage"
+    exit_code = 2
+    remedy = "Add --help to the command to see what it takes."
+
+
+class CheckpointError(SyncdError):
+    """What can go wrong with a checkpoint itself."""
+
+    code = "checkpoint"
+
+
+class InvalidInputError(CheckpointError):
+    code = "invalid_input"
+    exit_code = 2
+    remedy = "Correct the input and run the command again; nothing was written."
+
+
+class CheckpointNotFoundError(CheckpointError):
+    code = "not_found"
+    exit_code = 4
+    remedy = "`syncd checkpoint list` shows what there is."
+
+
+class TaskNotFoundError(CheckpointNotFoundError):
+    remedy = "`syncd task list` shows what there is."
+
+
+class CheckpointCorruptionError(CheckpointError):
+    """What was read is not what was written, or nothing proves that it is."""
+
+    code = "corrupt"
+    exit_code = 5
+    remedy = (
+        "`syncd audit verify` names every damaged entry; `syncd checkpoint latest --fallback` "
+        "goes back to the newest intact one."
+    )
+    data_safe = False
+
+    def __init__(
+        self, message: str, remedy: str | None = None, *, entry_id: str = "", problem: str = ""
+    ) -> None:
+        super().__init__(message, remedy)
+        self.entry_id = entry_id
+        self.problem = problem or message
+
+
+class CheckpointExistsError(CheckpointError):
+    code = "exists"
+    exit_code = 7
+    remedy = "Use `syncd checkpoint update` to change it, or leave the id out to get a new one."
+
+
+class HandoffError(CheckpointError):
+    code = "handoff"
+
+
+class StaleBaseError(CheckpointError):
+    code = "stale_base"
+    exit_code = 7
+    remedy = "Read the checkpoint again and repeat the change on top of its current revision."
+
+
+class FinalizedError(CheckpointError):
+    code = "finalized"
+    exit_code = 7
+    remedy = "A finalized checkpoint never changes: create a new one, it becomes its child."
+
+
+class StoreError(SyncdError):
+    """The local database could not be used."""
+
+    code = "store"
+
+
+class StoreBusyError(StoreError):
+    code = "busy"
+    remedy = "Another program holds the database locked: close it, then run the command again."
+
+
+class DiskFullError(StoreError):
+    code = "disk_full"
+    remedy = "Free some space and run the command again; what was acknowledged before is on disk."
+
+
+class ReadOnlyError(StoreError):
+    code = "read_only"
+    remedy = "Make the home directory writable for you, or set SYNCD_HOME to one that is."
+
+
+class HomeError(StoreError):
+    code = "home"
+    remedy = "Set SYNCD_HOME to a directory of your own on a local disk."
+
+
+class NewerDatabaseError(StoreError):
+    code = "newer_database"
+    remedy = "Upgrade syncd on this machine; the database was left as it is."
+
+
+class DatabaseCorruptError(StoreError):
+    code = "corrupt"
+    exit_code = 5
+    remedy = "`syncd backup list`, then `syncd backup restore NAME`; the damaged file is kept."
+    data_safe = False
+
+
+class ConfigError(SyncdError):
+    code = "config"
+    exit_code = 2

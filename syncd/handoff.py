@@ -1,0 +1,106 @@
+"""When work should move to a fresh agent, and the prompt that it takes along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from syncd.checkpoint import Checkpoint, HandoffTrigger, Part
+
+# A prompt is a rendering: the record keeps everything, the reader gets what is useful.
+SHOWN_ITEMS = 10
+SHOWN_CHARACTERS = 200
+
+
+_INSTRUCTIONS = (
+    "",
+    "### Instructions",
+    "1. Read what is completed and pending before you begin",
+    "2. Go on where the work stopped; do not redo what is completed",
+    "3. Write a checkpoint after each significant step",
+    "4. Ask for a hand-off before your context is full",
+)
+
+
+class HandoffRequest(Part):
+    trigger: HandoffTrigger = Field(HandoffTrigger.CONTEXT_THRESHOLD.value)
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    target_agent_type: str = ""
+    priority: int = Field(5, ge=1, le=10)
+
+
+class HandoffProtocol:
+    """The thresholds, each of them to be exceeded, and the order in which they are asked."""
+
+    CONTEXT_THRESHOLD = 0.70
+    ERROR_THRESHOLD = 3
+    TOKEN_BUDGET_THRESHOLD = 0.80
+
+    @classmethod
+    def should_handoff(
+        cls,
+        context_utilization: float,
+        consecutive_errors: int,
+        token_budget_used: float,
+        phase_complete: bool = False,
+        explicit_request: bool = False,
+    ) -> HandoffTrigger | None:
+        if explicit_request:
+            return HandoffTrigger.EXPLICIT_REQUEST
+        if phase_complete:
+            return HandoffTrigger.PHASE_COMPLETE
+        if consecutive_errors > cls.ERROR_THRESHOLD:
+            return HandoffTrigger.ERROR_THRESHOLD
+        if context_utilization > cls.CONTEXT_THRESHOLD:
+            return HandoffTrigger.CONTEXT_THRESHOLD
+        if token_budget_used > cls.TOKEN_BUDGET_THRESHOLD:
+            return HandoffTrigger.TOKEN_BUDGET
+        return None
+
+    @staticmethod
+    def generate_continuation_prompt(checkpoint: Checkpoint) -> str:
+        return "\n".join(_lines(checkpoint))
+
+
+def _lines(checkpoint: Checkpoint) -> list[str]:
+    state, context = checkpoint.execution_state, checkpoint.context_summary
+    lines = [
+        "## Continuing earlier work",
+        "",
+        f"**Task:** {checkpoint.metadata.task_id}",
+        f"**Iteration:** {checkpoint.metadata.iteration}",
+        f"**Phase:** {state.phase}",
+    ]
+    _section(lines, "Completed", state.completed_items, "nothing yet", newest=True)
+    _section(lines, "Pending", state.pending_items, "nothing")
+    _section(lines, "Blocked", state.blocked_items)
+    _section(lines, "Decisions", context.key_decisions, newest=True)
+    _section(lines, "Constraints", context.constraints)
+    if focus := state.current_focus or state.current_step:
+        lines += ("", "### Focus", f"Go on with: {_short(focus)}")
+    lines += _INSTRUCTIONS
+    return lines
+
+
+def _section(
+    lines: list[str], title: str, items: Sequence[Any], if_empty: str = "", *, newest: bool = False
+) -> None:
+    if not items:
+        if if_empty:
+            lines += ("", f"### {title}", f"- {if_empty}")
+        return
+    shown = items[-SHOWN_ITEMS:] if newest else items[:SHOWN_ITEMS]
+    left_out = len(items) - len(shown)
+    lines += ("", f"### {title}")
+    if left_out and newest:
+        lines.append(f"- ({left_out} earlier in the checkpoint)")
+    lines += ["- " + _short(item) for item in shown]
+    if left_out and not newest:
+        lines.append(f"- ({left_out} more in the checkpoint)")
+
+
+def _short(item: Any) -> str:
+    text = str(item)
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"

@@ -1,0 +1,187 @@
+"""One device: its home directory, settings, keys and store. The one place where parts meet."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from functools import cached_property
+from pathlib import Path
+
+from syncd import clock, config
+from syncd.entry import uuid7
+from syncd.errors import CheckpointNotFoundError, HomeError, UsageError
+from syncd.seal import SigningKey
+from syncd.sql import SQLITE_VERSION, migrate_sqlite, queries
+from syncd.store import Store, translated
+
+_FOLDERS = ("keys", "backups", "run", "log")
+
+
+class Node:
+    """Opens what it needs when it needs it; first use makes the home."""
+
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = config.home(home)
+
+    @cached_property
+    def settings(self) -> config.Settings:
+        return config.load(self.home / "config.toml")
+
+    @cached_property
+    def store(self) -> Store:
+        self.prepare()
+        store = self._open_store()
+        if not store.device_id:  # a crash came between the schema and the device's id
+            store.close()
+            self._migrate()
+            store = self._open_store()
+        return store
+
+    def _open_store(self) -> Store:
+        return Store(self.database, busy_seconds=self.settings["store.busy_seconds"])
+
+    @cached_property
+    def key(self) -> SigningKey:
+        return SigningKey.at(self.home / "keys" / "signing.pem")
+
+    @property
+    def database(self) -> Path:
+        return self.home / "context.db"
+
+    def close(self) -> None:
+        if "store" in self.__dict__:
+            self.store.close()
+            del self.__dict__["store"]
+
+    # --- the home ---------------------------------------------------------------------------
+
+    def prepare(self) -> bool:
+        """Make sure that the home is there, ours and up to date; true if it was made now."""
+        self._check_owner()
+        if self._is_current():
+            return False
+        self._make_folders()
+        self._check_locks()
+        fresh = not self.database.exists()
+        descriptor = os.open(self.database, os.O_RDWR | os.O_CREAT, 0o600)
+        os.close(descriptor)
+        self._migrate()
+        return fresh
+
+    def _check_owner(self) -> None:
+        try:
+            owner = self.home.stat().st_uid
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise HomeError(f"{self.home} cannot be read: {error.strerror}") from None
+        if not self.home.is_dir():
+            raise HomeError(f"{self.home} is not a directory")
+        if owner != os.geteuid():
+            raise HomeError(
+                f"{self.home} belongs to another user (uid {owner}, you are {os.geteuid()})",
+                "Run syncd as its owner, or set SYNCD_HOME to a directory of your own.",
+            )
+
+    def _is_current(self) -> bool:
+        """Cheap enough for every command: the header of the file says its version."""
+        try:
+            with self.database.open("rb") as file:
+                header = file.read(64)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise HomeError(f"{self.database} cannot be read: {error.strerror}") from None
+        return len(header) == 64 and int.from_bytes(header[60:64]) >= SQLITE_VERSION
+
+    def _make_folders(self) -> None:
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            self.home.chmod(0o700)
+            for name in _FOLDERS:
+                (self.home / name).mkdir(exist_ok=True)
+                (self.home / name).chmod(0o700)
+        except OSError as error:
+            raise HomeError(f"{self.home} cannot be made: {error.strerror}") from None
+
+    def _check_locks(self) -> None:
+        if problem := lock_problem(self.home / "run"):
+            raise HomeError(f"{self.home} is on a file system without locks: {problem}")
+
+    def _migrate(self) -> None:
+        connection = sqlite3.connect(self.database, timeout=30, isolation_level=None)
+        try:
+            _use_wal(connection)
+            migrate_sqlite(connection, self.home / "run" / "migrate.lock", self._backup_first)
+            self._introduce(connection)
+        except sqlite3.Error as error:
+            raise translated(error) from error
+        finally:
+            connection.close()
+
+    def _backup_first(self) -> None:
+        from syncd.backup import create
+
+        create(self, label="before-migration")
+
+    def _introduce(self, connection: sqlite3.Connection) -> None:
+        """Give the device its id and pin its key; the first process to get here decides."""
+        sql, now = queries(), clock.wall_ms()
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(sql["set_state"], ("device_id", uuid7()))
+        device_id = connection.execute(sql["state"], ("device_id",)).fetchone()[0]
+        public = self.key.public()
+        connection.execute(sql["add_device"], (device_id, public, clock.iso(now)))
+        connection.execute("COMMIT")
+        # Puts the version into the file's header, where `_is_current` looks.
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    # --- ids --------------------------------------------------------------------------------
+
+    def checkpoint_id(self, prefix: str) -> str:
+        return self._full_id("checkpoint_ids", prefix, "checkpoint")
+
+    def entry_id(self, prefix: str) -> str:
+        return self._full_id("entry_ids", prefix, "revision")
+
+    def _full_id(self, query: str, prefix: str, kind: str) -> str:
+        found = self.store.find(query, prefix) if prefix else []
+        if prefix in found or len(found) == 1:
+            return prefix if prefix in found else found[0]
+        if not found:
+            raise CheckpointNotFoundError(f"there is no {kind} {prefix!r}")
+        raise UsageError(
+            f"{prefix!r} fits more than one {kind}: {', '.join(found)}", "Give more characters."
+        )
+
+
+def lock_problem(folder: Path) -> str | None:
+    """Why files in `folder` cannot be locked, or None."""
+    import fcntl
+
+    probe = folder / f"lock-test.{os.getpid()}"
+    try:
+        with probe.open("w") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        probe.unlink(missing_ok=True)
+    return None
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switching a new file to WAL can collide with another process doing the same."""
+    for attempt in range(50):
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError:
+            if attempt == 49:
+                raise
+            mode = ""
+        if mode == "wal":
+            return
+        time.sleep(0.02)
+    raise HomeError("the file system does not support SQLite's write-ahead log")

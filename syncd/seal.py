@@ -1,0 +1,113 @@
+"""Hash, chain and signature of an entry, and the device's signing key.
+
+`chain` covers the whole past of a device, so one signature over it covers that past too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from syncd.entry import Entry
+from syncd.errors import HomeError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+GENESIS = bytes(32)
+# A signature made for one purpose must never be valid for another.
+_CHAIN_DOMAIN = b"syncd chain 1\0"
+
+
+def digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def chain_value(previous: bytes, header: bytes, body_hash: str) -> bytes:
+    return hashlib.sha256(previous + header + body_hash.encode()).digest()
+
+
+def flaw(entry: Entry) -> str | None:
+    """What is wrong with an entry taken by itself, or None."""
+    if digest(entry.body) != entry.hash:
+        return "the body does not match its hash"
+    if not header_intact(entry):
+        return "the header does not match its chain value"
+    return None
+
+
+def header_intact(entry: Entry) -> bool:
+    """Holds for a damaged body too: its parent can then still be trusted."""
+    return chain_value(entry.previous, entry.header(), entry.hash) == entry.chain
+
+
+class SigningKey:
+    """The device's Ed25519 key: always a file of mode 0600, so that no prompt blocks a hook."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+
+    @classmethod
+    def at(cls, path: Path) -> SigningKey:
+        """Load the key, making it first if there is none; safe when several processes start."""
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        if not path.exists():
+            pem = Ed25519PrivateKey.generate().private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+            _publish_once(path, pem)
+        try:
+            key = serialization.load_pem_private_key(path.read_bytes(), None)
+        except (OSError, ValueError) as error:
+            raise HomeError(
+                f"the signing key {path} cannot be read: {error}",
+                "Restore it from your own backup; without it nothing can be signed.",
+            ) from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise HomeError(f"{path} is not an Ed25519 key")
+        return cls(key)
+
+    def sign(self, chain: bytes) -> bytes:
+        return self._key.sign(_CHAIN_DOMAIN + chain)
+
+    def public(self) -> bytes:
+        return self._key.public_key().public_bytes_raw()
+
+
+def signature_valid(public: bytes, chain: bytes, signature: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, _CHAIN_DOMAIN + chain)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def fingerprint(public: bytes) -> str:
+    return hashlib.sha256(public).hexdigest()
+
+
+def _publish_once(path: Path, content: bytes) -> None:
+    """Make `path` appear complete or not at all, and let the first of several makers win."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()

@@ -1,0 +1,364 @@
+"""The library's face: write, change, read and verify checkpoints.
+
+Synchronous, safe to share between threads and processes. Each write is on disk when its method
+returns; each read is verified, or raises.
+"""
+
+from __future__ import annotations
+
+import getpass
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from syncd import clock
+from syncd.canonical import canonical
+from syncd.checkpoint import (
+    AgentType,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointMetrics,
+    CheckpointReason,
+    ContextSummary,
+    ExecutionState,
+    Part,
+    RecoveryInfo,
+    Signer,
+    Verification,
+    Workspace,
+    assembled,
+    checked_id,
+    zoned,
+)
+from syncd.entry import CHECKPOINT, CREATE, FINALIZE, LINK, UPDATE, Draft, uuid7
+from syncd.errors import CheckpointNotFoundError, InvalidInputError
+from syncd.handoff import HandoffProtocol
+from syncd.node import Node
+from syncd.seal import SigningKey
+from syncd.store import FOREVER, Record, Skipped
+
+log = logging.getLogger("syncd")
+_IMMUTABLE = ("checkpoint_id", "task_id")
+
+
+class CheckpointService:
+    """Checkpoints of one home; without arguments, of the user's own."""
+
+    def __init__(
+        self,
+        storage_path: Path | str | None = None,
+        use_fdb: bool = False,
+        *,
+        home: Path | str | None = None,
+        node: Node | None = None,
+    ) -> None:
+        place = home or storage_path
+        self.node = node or Node(Path(place) if place else None)
+        self._store = self.node.store
+        self._limit: int = self.node.settings["limits.body_bytes"]
+        self._rendered: int = self.node.settings["limits.rendered_bytes"]
+        if use_fdb:
+            log.warning("there is no FoundationDB here: checkpoints go to %s", self.node.home)
+
+    def close(self) -> None:
+        self.node.close()
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def create_checkpoint(
+        self,
+        task_id: str,
+        agent_id: str,
+        execution_state: ExecutionState | Mapping[str, Any] | None = None,
+        context_summary: ContextSummary | Mapping[str, Any] | None = None,
+        metrics: CheckpointMetrics | Mapping[str, Any] | None = None,
+        agent_type: str = AgentType.IMPLEMENTATION.value,
+        iteration: int = 1,
+        *,
+        state: ExecutionState | Mapping[str, Any] | None = None,
+        recovery: RecoveryInfo | Mapping[str, Any] | None = None,
+        verification: Verification | Mapping[str, Any] | None = None,
+        workspace: Workspace | Mapping[str, Any] | None = None,
+        parent: str | None = None,
+        **metadata: Any,
+    ) -> Checkpoint:
+        """Write a new checkpoint; further keywords go to its metadata."""
+        state = execution_state or state or ExecutionState()
+        parts: dict[str, Part] = {
+            "metadata": CheckpointMetadata.from_dict(
+                {
+                    "task_id": task_id,
+                    "agent_id": agent_id,
+                    "agent_type": agent_type,
+                    "iteration": iteration,
+                    **metadata,
+                }
+            ),
+            "execution_state": _part(ExecutionState, state),
+        }
+        for kind, name, part in (
+            (ContextSummary, "context_summary", context_summary),
+            (CheckpointMetrics, "metrics", metrics),
+            (RecoveryInfo, "recovery", recovery),
+            (Verification, "verification", verification),
+            (Workspace, "workspace", workspace),
+        ):
+            if part is not None:
+                parts[name] = _part(kind, part)
+        return self.save(assembled(**parts), parent=parent)
+
+    def save(self, checkpoint: Checkpoint, parent: str | None = None) -> Checkpoint:
+        """Write a checkpoint built elsewhere. Its parent is the task's newest, unless named."""
+        checked_id("task id", checkpoint.metadata.task_id)
+        checked_id("agent id", checkpoint.metadata.agent_id)
+        checked_id("checkpoint id", checkpoint.metadata.checkpoint_id)
+        parent = parent or checkpoint.recovery.last_successful_state
+        with self._store.transaction():
+            if parent and not self._store.row("checkpoint", (parent,)):
+                raise CheckpointNotFoundError(f"the parent {parent!r} does not exist")
+            return self._write(checkpoint, parent, CREATE)
+
+    def update_checkpoint(
+        self, checkpoint_id: str, changes: Mapping[str, Any], base: str | None = None
+    ) -> Checkpoint:
+        """Write a new version. `changes` is a JSON merge patch; `base` guards against a race."""
+        with self._store.transaction():
+            current = self._opened(self._store.changeable(checkpoint_id, base))
+            changed = Checkpoint.from_dict(merged(current.body(), _plain(changes)))
+            return self._replace(current, changed)
+
+    def revise(self, current: Checkpoint, changed: Checkpoint) -> Checkpoint:
+        """Write `changed` as the next version of `current`, if that is still the newest."""
+        with self._store.transaction():
+            self._store.changeable(current.metadata.checkpoint_id, current.revision)
+            return self._replace(current, changed)
+
+    def _replace(self, current: Checkpoint, changed: Checkpoint) -> Checkpoint:
+        for name in _IMMUTABLE:
+            if getattr(current.metadata, name) != getattr(changed.metadata, name):
+                raise InvalidInputError(f"metadata.{name} of a checkpoint cannot change")
+        checked_id("agent id", changed.metadata.agent_id)
+        changed = _remember_agent(current, changed)
+        generate = HandoffProtocol.generate_continuation_prompt
+        if changed.recovery.continuation_prompt == generate(current):
+            changed = changed.amended(recovery=changed.recovery.amended(continuation_prompt=""))
+        parent = changed.recovery.last_successful_state
+        return self._write(changed, parent, UPDATE, base=current.revision)
+
+    def finalize_checkpoint(
+        self,
+        checkpoint_id: str,
+        status: str = "complete",
+        *,
+        sign_as: str | None = None,
+        meaning: str | None = None,
+        base: str | None = None,
+    ) -> Checkpoint:
+        """Close a checkpoint for good and sign the log up to it."""
+        if bool(sign_as) != bool(meaning):
+            raise InvalidInputError("a signature needs both: who signs, and what it means")
+        signer = Signer(name=sign_as, meaning=meaning) if sign_as and meaning else None
+        with self._store.transaction():
+            current = self._opened(self._store.changeable(checkpoint_id, base))
+            body = merged(current.body(), {"execution_state": {"status": status}})
+            final = Checkpoint.from_dict(body)
+            if signer:
+                final = final.amended(compliance=final.compliance.amended(signed_by=signer))
+            parent = final.recovery.last_successful_state
+            return self._write(final, parent, FINALIZE, current.revision, self.node.key)
+
+    def link_checkpoints(self, parent_id: str, child_id: str, task_id: str | None = None) -> None:
+        """Name another parent for a checkpoint; the checkpoint itself stays as it is."""
+        with self._store.transaction():
+            parent, child = self._store.checkpoint(parent_id), self._store.checkpoint(child_id)
+            if parent_id == child_id:
+                raise InvalidInputError("a checkpoint cannot be its own parent")
+            if task_id and child.row.task_id != task_id:
+                raise CheckpointNotFoundError(f"task {task_id!r} has no checkpoint {child_id!r}")
+            link = {"parent": parent.row.id, "child": child.row.id}
+            entity_id, body = f"{parent_id}:{child_id}", canonical(link)
+            meta = {"task_id": child.row.task_id, **link}
+            draft = Draft(uuid7(), LINK, entity_id, CREATE, _user(), meta, body)
+            self._store.append(draft, self._store.place(child.row.task_id))
+
+    def _write(
+        self,
+        checkpoint: Checkpoint,
+        parent: str,
+        op: str,
+        base: str = "",
+        key: SigningKey | None = None,
+    ) -> Checkpoint:
+        """Complete, seal and append one version; runs inside the caller's transaction."""
+        checkpoint = _blocked_by_failure(checkpoint)
+        metadata, entry_id = checkpoint.metadata, uuid7()
+        spot = self._store.place(metadata.task_id, metadata.agent_id)
+        if op == CREATE and not parent:
+            parent = spot.current_id or ""
+        recovery = {
+            "last_successful_state": parent,
+            "continuation_prompt": checkpoint.recovery.continuation_prompt
+            or self._prompt(checkpoint),
+        }
+        place = {"event_log_ref": f"syncd:log/{self._store.device_id}/{entry_id}"}
+        document = checkpoint.body()
+        document["recovery"].update(recovery)
+        document["compliance"].update(place)
+        draft = Draft(
+            entry_id,
+            CHECKPOINT,
+            metadata.checkpoint_id,
+            op,
+            metadata.agent_id,
+            {**checkpoint.meta(), "parent": parent},
+            self._fitting(canonical(document)),
+            (base,) if base else (),
+        )
+        entry = self._store.append(draft, spot, key)
+        signature = entry.signature.hex() if entry.signature else ""
+        proof = {**place, "hash": entry.hash, "signature": signature}
+        return checkpoint.amended(
+            recovery=checkpoint.recovery.amended(**recovery),
+            compliance=checkpoint.compliance.amended(**proof),
+            revision=entry_id,
+            verified=True,
+            recorded_parent=None,
+        )
+
+    def _fitting(self, body: bytes) -> bytes:
+        if len(body) > self._limit:
+            raise InvalidInputError(
+                f"the checkpoint has {len(body):,} bytes; {self._limit:,} are allowed",
+                "Keep large data in files and name them, or raise limits.body_bytes.",
+            )
+        return body
+
+    def _prompt(self, checkpoint: Checkpoint) -> str:
+        prompt = HandoffProtocol.generate_continuation_prompt(checkpoint)
+        if len(prompt) > self._rendered:
+            log.warning(
+                "the checkpoint renders to %d characters; prompts work best below %d",
+                len(prompt),
+                self._rendered,
+            )
+        return prompt
+
+    # --- verified reads ---------------------------------------------------------------------
+
+    def get_checkpoint(
+        self, task_id: str | None = None, checkpoint_id: str | None = None
+    ) -> Checkpoint:
+        """By id alone, or by task and id."""
+        if checkpoint_id is None:
+            task_id, checkpoint_id = None, task_id
+        record = self._store.checkpoint(checkpoint_id or "")
+        if task_id is not None and record.row.task_id != task_id:
+            raise CheckpointNotFoundError(f"task {task_id!r} has no checkpoint {checkpoint_id!r}")
+        return self._opened(record)
+
+    def get_latest_checkpoint(
+        self, task_id: str, *, skipped: list[Skipped] | None = None
+    ) -> Checkpoint | None:
+        """The newest of a task. With a list for `skipped`, damage is passed over along the
+        parents and told in that list; without one it raises."""
+        if skipped is None:
+            record = self._store.latest(task_id)
+        else:
+            record = self._store.intact_from(self._store.place(task_id).current_id or "", skipped)
+        return self._opened(record) if record else None
+
+    def get_checkpoint_history(
+        self, task_id: str, limit: int = 10, *, skipped: list[Skipped] | None = None
+    ) -> list[Checkpoint]:
+        """Newest first."""
+        return self._all(self._store.select("history", (task_id, limit), skipped))
+
+    def get_checkpoints_by_agent(
+        self,
+        agent_id: str,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        *,
+        skipped: list[Skipped] | None = None,
+    ) -> list[Checkpoint]:
+        """Newest first; `since` is included, `until` is not."""
+        parameters = (agent_id, *time_range(since, until), -1)
+        return self._all(self._store.select("by_agent", parameters, skipped))
+
+    def _all(self, records: Sequence[Record]) -> list[Checkpoint]:
+        return [self._opened(record) for record in records]
+
+    def _opened(self, record: Record) -> Checkpoint:
+        return Checkpoint.from_dict(record.document())
+
+
+def _part(kind: type[Part], value: Part | Mapping[str, Any]) -> Part:
+    return value if isinstance(value, kind) else kind.from_dict(cast(Mapping[str, Any], value))
+
+
+def time_range(since: datetime | str | None, until: datetime | str | None) -> tuple[int, int]:
+    """A range of clock readings from two moments, either of which may be open."""
+    return (
+        clock.reading_at(_moment(since)) if since else 0,
+        clock.reading_at(_moment(until)) if until else FOREVER,
+    )
+
+
+def _moment(value: datetime | str) -> datetime:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(zoned(value))
+        except ValueError as error:
+            raise InvalidInputError(str(error)) from None
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def merged(document: Any, patch: Any) -> Any:
+    """A JSON merge patch (RFC 7396): null removes, objects merge, all else replaces."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(document) if isinstance(document, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """Models inside a patch become documents, so that unset fields leave the base alone."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json", exclude_unset=True) if dump else value
+
+
+def _blocked_by_failure(checkpoint: Checkpoint) -> Checkpoint:
+    """What made a task fail stands among its blockers."""
+    state = checkpoint.execution_state
+    failed = state.error and checkpoint.metadata.reason == CheckpointReason.FAILURE
+    if not failed or state.error in map(str, state.blocked_items):
+        return checkpoint
+    blocked = state.amended(blocked_items=[*state.blocked_items, state.error])
+    return checkpoint.amended(execution_state=blocked)
+
+
+def _remember_agent(current: Checkpoint, changed: Checkpoint) -> Checkpoint:
+    """An agent that hands its checkpoint to another stays named in it."""
+    before = current.metadata.agent_id
+    if before == changed.metadata.agent_id or before in changed.metadata.previous_agents:
+        return changed
+    agents = [*changed.metadata.previous_agents, before]
+    return changed.amended(metadata=changed.metadata.amended(previous_agents=agents))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"

@@ -1,0 +1,105 @@
+"""Named queries and migrations, read from the .sql files that ship with the package."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from syncd.errors import NewerDatabaseError
+
+# `-- name --`, a line or more that say what for, the statement.
+_NAMED = re.compile(r"^-- (\w+) --\n(?:-- [^\n]+\n)+(.+?)(?=\n\n-- |\Z)", re.M | re.S)
+
+
+def shipped(folder: str) -> Path:
+    """`schema` or `migrations`: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parent
+    inside = package / folder
+    return inside if inside.is_dir() else package.parent / folder
+
+
+@cache
+def queries() -> dict[str, str]:
+    text = (shipped("schema") / "queries.sql").read_text(encoding="utf-8")
+    return {name: statement.strip() for name, statement in _NAMED.findall(text)}
+
+
+def sqlite_steps() -> list[Path]:
+    return sorted((shipped("migrations") / "sqlite").glob("[0-9]*.sql"))
+
+
+def statements(script: str) -> Iterator[str]:
+    """Split a script where SQLite itself sees the end of a statement."""
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending.strip()
+            pending = ""
+
+
+# One migration file, one version. A test holds it equal to the number of files, so that opening
+# an up-to-date database need not list a directory.
+SQLITE_VERSION = 1
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def migrate_sqlite(
+    connection: sqlite3.Connection,
+    lock: Path,
+    before: Callable[[], object] | None = None,
+) -> list[str]:
+    """Bring a database to today's schema; each step and its record share a transaction."""
+    if version_of(connection) > SQLITE_VERSION:
+        raise NewerDatabaseError(
+            f"the database has schema {version_of(connection)}, "
+            f"this syncd knows up to {SQLITE_VERSION}"
+        )
+    with _only_one(lock):
+        version = version_of(connection)
+        if version == SQLITE_VERSION:
+            return []
+        if version and before:
+            before()
+        return _apply(connection)
+
+
+def _apply(connection: sqlite3.Connection) -> list[str]:
+    from sqlite_utils import Database, Migrations
+
+    migrations = Migrations("syncd")
+    for number, path in enumerate(sqlite_steps(), start=1):
+        migrations(name=path.stem)(_step(number, path))
+    database = Database(connection)
+    applied = [migration.name for migration in migrations.pending(database)]
+    migrations.apply(database)
+    return applied
+
+
+def _step(number: int, path: Path) -> Callable[..., None]:
+    def step(database: object) -> None:
+        connection: sqlite3.Connection = database.conn  # type: ignore[attr-defined]
+        for statement in statements(path.read_text(encoding="utf-8")):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {number}")
+
+    return step
+
+
+@contextmanager
+def _only_one(lock: Path) -> Iterator[None]:
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,454 @@
+"""The local database: an entry and its view rows in one durable transaction, verified reads.
+
+Writers are short-lived commands, libraries and hooks in many processes; none of them waits for
+a daemon. A write is acknowledged when SQLite has synced its log to disk.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from syncd import clock
+from syncd.entry import CHECKPOINT, CREATE, FINALIZE, LINK, TASK, Draft, Entry, header_bytes
+from syncd.errors import (
+    CheckpointCorruptionError,
+    CheckpointExistsError,
+    CheckpointNotFoundError,
+    DatabaseCorruptError,
+    DiskFullError,
+    FinalizedError,
+    HomeError,
+    InvalidInputError,
+    NewerDatabaseError,
+    ReadOnlyError,
+    StaleBaseError,
+    StoreBusyError,
+    StoreError,
+    SyncdError,
+)
+from syncd.seal import GENESIS, SigningKey, chain_value, digest, flaw
+from syncd.sql import SQLITE_VERSION, queries, version_of
+
+VIEW_COLUMNS = 16
+FOREVER = 2**63 - 1
+# A connection that crossed a fork may neither be used nor closed in the child.
+_ABANDONED: list[sqlite3.Connection] = []
+
+
+class CheckpointRow(NamedTuple):
+    """A row of the view `checkpoints`, columns in the order of the table."""
+
+    id: str
+    task_id: str
+    agent_id: str
+    agent_type: str
+    iteration: int
+    phase: str
+    status: str
+    reason: str
+    tokens: int
+    parent_id: str
+    final: int
+    seq: int
+    device_id: str
+    task_seq: int
+    hlc: int
+    created_at: str
+
+
+class Place(NamedTuple):
+    """Where an entry goes: after which, and as which of its task."""
+
+    device_id: str
+    device_seq: int
+    chain: bytes
+    hlc: int
+    task_known: int
+    agent_known: int
+    task_seq: int
+    current_id: str | None
+
+
+class Record(NamedTuple):
+    """A checkpoint as read: verified, its body still bytes."""
+
+    row: CheckpointRow
+    entry: Entry
+    linked_parent: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """The body as a document, with its proof and what the reader should know."""
+        document: dict[str, Any] = orjson.loads(self.entry.body)
+        signature = self.entry.signature
+        document["compliance"]["hash"] = self.entry.hash
+        document["compliance"]["signature"] = signature.hex() if signature else ""
+        if self.linked_parent:
+            document["recorded_parent"] = document["recovery"]["last_successful_state"]
+            document["recovery"]["last_successful_state"] = self.linked_parent
+        document["revision"] = self.entry.entry_id
+        document["verified"] = True
+        return document
+
+
+class Skipped(NamedTuple):
+    """A damaged checkpoint that a read passed over because the caller asked it to."""
+
+    checkpoint_id: str
+    entry_id: str
+    problem: str
+
+
+class Store:
+    """One device's database. Safe to share between threads and to carry across a fork."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        busy_seconds: float = 30.0,
+        now_ms: clock.Wall = clock.wall_ms,
+    ) -> None:
+        self.path = path
+        self._busy_seconds = busy_seconds
+        self._now_ms = now_ms
+        self._sql = queries()
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._pid = os.getpid()
+        self._connection = self._connect()
+        try:
+            version = version_of(self._connection)
+        except sqlite3.Error as error:
+            raise translated(error) from error
+        if version > SQLITE_VERSION:
+            raise NewerDatabaseError(
+                f"{path} has schema {version}, this syncd knows up to {SQLITE_VERSION}"
+            )
+        self.device_id = self._state("device_id") if version else ""
+
+    # --- connection -------------------------------------------------------------------------
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                self.path.resolve().as_uri() + "?mode=rw",
+                uri=True,
+                timeout=self._busy_seconds,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            connection.execute("PRAGMA synchronous = FULL")
+            if sys.platform == "darwin":
+                # Only this makes macOS write through the drive's own cache.
+                connection.execute("PRAGMA fullfsync = 1")
+                connection.execute("PRAGMA checkpoint_fullfsync = 1")
+        except sqlite3.Error as error:
+            raise translated(error) from error
+        return connection
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        if self._pid != os.getpid():
+            _ABANDONED.append(self._connection)
+            self._lock, self._depth, self._pid = threading.RLock(), 0, os.getpid()
+            self._connection = self._connect()
+        return self._connection
+
+    def close(self) -> None:
+        with self._lock:
+            self.connection.close()
+
+    def transaction(self) -> _Transaction:
+        """Everything inside is on disk when this ends, or none of it is. May be nested."""
+        return _Transaction(self)
+
+    def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        connection = self.connection
+        try:
+            with self._lock:
+                return connection.execute(self._sql[query], tuple(parameters)).fetchall()
+        except sqlite3.Error as error:
+            raise translated(error) from error
+
+    def row(self, query: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
+        connection = self.connection
+        try:
+            with self._lock:
+                row: tuple[Any, ...] | None = connection.execute(
+                    self._sql[query], parameters
+                ).fetchone()
+                return row
+        except sqlite3.Error as error:
+            raise translated(error) from error
+
+    def _state(self, name: str) -> str:
+        row = self.row("state", (name,))
+        return row[0] if row else ""
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def place(self, task_id: str, agent: str = "") -> Place:
+        """Where the next entry of a task goes; asked and used inside one transaction."""
+        execute, sql, device = self._connection.execute, self._sql, self.device_id
+        row = execute(sql["place"], (task_id, agent, device)).fetchone()
+        if row[0] == device:
+            return Place(*row)
+        own = execute(sql["own_head"], (device,)).fetchone() if row[0] else None
+        return Place(*(own or (device, 0, GENESIS, 0)), *row[4:])
+
+    def append(self, draft: Draft, place: Place, key: SigningKey | None = None) -> Entry:
+        """Chain, store and project one entry, inside a transaction; with a key, sign it."""
+        now = self._now_ms()
+        hlc, at = clock.tick(place.hlc, now), clock.iso(now)
+        meta = {**draft.meta, "task_seq": place.task_seq + 1}
+        header = (
+            draft.entry_id, place.device_id, place.device_seq + 1, draft.entity, draft.entity_id,
+            draft.op, orjson.dumps(draft.bases).decode(), hlc, draft.actor, at, "",
+            orjson.dumps(meta, option=orjson.OPT_SORT_KEYS).decode(),
+        )  # fmt: skip
+        body_hash = digest(draft.body)
+        chain = chain_value(place.chain, header_bytes(header), body_hash)
+        signature = key.sign(chain) if key else None
+        proof = (body_hash, place.chain, chain, signature, hlc)
+        cursor = self._connection.execute(self._sql["append"], (*header, *proof, draft.body))
+        entry = Entry(cursor.lastrowid or 0, *header, *proof, None, None, draft.body)
+        self._introduce(place, meta, at)
+        self._project(entry, meta)
+        return entry
+
+    def _introduce(self, place: Place, meta: dict[str, Any], at: str) -> None:
+        """Make task and agent known where they are new."""
+        if not place.task_known:
+            self._connection.execute(self._sql["add_task"], (meta["task_id"], at))
+        if not place.agent_known and (agent := meta.get("agent")):
+            self._connection.execute(self._sql["add_participant"], (agent, meta["task_id"]))
+
+    def _project(self, entry: Entry, meta: dict[str, Any]) -> None:
+        execute, sql = self._connection.execute, self._sql
+        if entry.op == CREATE and entry.entity == CHECKPOINT:
+            execute(sql["add_checkpoint"], first_version(entry, meta))
+            return
+        execute(sql["count_task"], (meta["task_seq"], meta["task_id"]))
+        if entry.entity == CHECKPOINT:
+            columns = (*checkpoint_columns(meta), entry.op == FINALIZE, entry.seq)
+            execute(sql["change_checkpoint"], (*columns, entry.entity_id))
+        elif entry.entity == TASK:
+            values = (*task_columns(meta), entry.entry_id, entry.seq, entry.entity_id)
+            execute(sql["describe_task"], values)
+        elif entry.entity == LINK:
+            place = (entry.effective_hlc, entry.entry_id, entry.seq)
+            execute(sql["add_link"], (meta["child"], meta["parent"], *place))
+
+    def changeable(self, checkpoint_id: str, base: str | None = None) -> Record:
+        """The current version, if it may be changed on top of `base`."""
+        record = self.checkpoint(checkpoint_id)
+        row = record.row
+        if row.final:
+            raise FinalizedError(f"checkpoint {row.id} is finalized ({row.status})")
+        revision = record.entry.entry_id
+        if base is not None and base != revision:
+            raise StaleBaseError(
+                f"checkpoint {row.id} is at revision {revision}, the change is based on {base}"
+            )
+        return record
+
+    def record_problem(self, entry_id: str, problem: str) -> None:
+        """Keep what was found; a disk that cannot take it must not hide the finding itself."""
+        try:
+            with self.transaction():
+                found_at = clock.iso(self._now_ms())
+                self._connection.execute(
+                    self._sql["add_problem"], (entry_id, problem, found_at)
+                )
+        except (ReadOnlyError, DiskFullError, StoreBusyError):
+            return
+
+    # --- verified reads ---------------------------------------------------------------------
+
+    def checkpoint(self, checkpoint_id: str) -> Record:
+        row = self.row("checkpoint", (checkpoint_id,))
+        if row is None:
+            raise CheckpointNotFoundError(f"there is no checkpoint {checkpoint_id!r}")
+        return self.verified(row)
+
+    def latest(self, task_id: str) -> Record | None:
+        row = self.row("latest", (task_id,))
+        return self.verified(row) if row else None
+
+    def select(
+        self, query: str, parameters: Iterable[Any], skipped: list[Skipped] | None = None
+    ) -> list[Record]:
+        """Verified checkpoints; damage raises, unless the caller collects what is skipped."""
+        records = []
+        for row in self.rows(query, parameters):
+            try:
+                records.append(self.verified(row))
+            except CheckpointCorruptionError as error:
+                if skipped is None:
+                    raise
+                skipped.append(Skipped(row[0], error.entry_id, error.problem))
+        return records
+
+    def intact_from(self, record_id: str, skipped: list[Skipped]) -> Record | None:
+        """The checkpoint, or the nearest intact one along its parents."""
+        seen: set[str] = set()
+        while record_id and record_id not in seen:
+            seen.add(record_id)
+            row = self.row("checkpoint", (record_id,))
+            if row is None:
+                skipped.append(Skipped(record_id, "", "the checkpoint is missing"))
+                return None
+            try:
+                return self.verified(row)
+            except CheckpointCorruptionError as error:
+                skipped.append(Skipped(record_id, error.entry_id, error.problem))
+                record_id = self._parent_of_damaged(row)
+        return None
+
+    def _parent_of_damaged(self, row: tuple[Any, ...]) -> str:
+        """The parent stands in the header, which outlives a damaged body."""
+        view = CheckpointRow(*row[:VIEW_COLUMNS])
+        try:
+            parent: str = orjson.loads(Entry(*row[VIEW_COLUMNS:]).meta)["parent"]
+        except (TypeError, ValueError, KeyError):
+            return view.parent_id
+        return parent if parent != view.id else view.parent_id
+
+    def verified(self, row: tuple[Any, ...]) -> Record:
+        """Check a joined row: body against hash, header against chain, view against both."""
+        view = CheckpointRow(*row[:VIEW_COLUMNS])
+        entry = Entry(*row[VIEW_COLUMNS:])
+        problem = "its entry is missing from the log" if entry.seq is None else flaw(entry)
+        problem = problem or _view_flaw(view, entry)
+        if problem:
+            entry_id = entry.entry_id or f"seq {view.seq}"
+            self.record_problem(entry_id, problem)
+            raise CheckpointCorruptionError(
+                f"checkpoint {view.id}, entry {entry_id}: {problem}",
+                entry_id=entry_id,
+                problem=problem,
+            )
+        links = self.row("links_of", (view.id,))
+        return Record(view, entry, links[0] if links else "")
+
+    def entry(self, entry_id: str) -> Entry | None:
+        row = self.row("entry", (entry_id,))
+        return Entry(*row) if row else None
+
+    def find(self, query: str, prefix: str) -> list[str]:
+        """Up to three full ids that begin with `prefix`."""
+        return [row[0] for row in self.rows(query, (prefix, prefix + "\U0010ffff"))]
+
+
+def checkpoint_columns(meta: dict[str, Any]) -> tuple[Any, ...]:
+    """The part of a checkpoint's view row that its header carries, task_id aside."""
+    return (
+        meta["agent"], meta["agent_type"], meta["iteration"], meta["phase"], meta["status"],
+        meta["reason"], meta["tokens"], meta["parent"],
+    )  # fmt: skip
+
+
+def first_version(entry: Entry, meta: dict[str, Any]) -> tuple[Any, ...]:
+    """The view row of a new checkpoint."""
+    return (
+        entry.entity_id, meta["task_id"], *checkpoint_columns(meta), False, entry.seq,
+        entry.device_id, meta["task_seq"], entry.effective_hlc, entry.at,
+    )  # fmt: skip
+
+
+def task_columns(meta: dict[str, Any]) -> tuple[Any, ...]:
+    return meta["status"], meta["budget"], meta["retention"]
+
+
+def _view_flaw(view: CheckpointRow, entry: Entry) -> str | None:
+    if entry.entity != CHECKPOINT:
+        return "the view row points to an entry of another kind"
+    meta = orjson.loads(entry.meta)
+    expected = (
+        entry.entity_id, meta["task_id"], *checkpoint_columns(meta), entry.op == FINALIZE,
+        entry.seq,
+    )  # fmt: skip
+    if view[:12] != expected:
+        return "the view row does not match its entry"
+    return None
+
+
+# --- what SQLite's errors mean to a user ------------------------------------------------------
+
+_MEANINGS: dict[int, tuple[type[SyncdError], str]] = {
+    sqlite3.SQLITE_BUSY: (StoreBusyError, "the database is locked by another program"),
+    sqlite3.SQLITE_LOCKED: (StoreBusyError, "the database is locked by another program"),
+    sqlite3.SQLITE_FULL: (DiskFullError, "the disk is full; nothing was written"),
+    sqlite3.SQLITE_READONLY: (ReadOnlyError, "the database is read-only"),
+    sqlite3.SQLITE_PERM: (ReadOnlyError, "the database may not be written"),
+    sqlite3.SQLITE_CANTOPEN: (HomeError, "the database cannot be opened"),
+    sqlite3.SQLITE_CORRUPT: (DatabaseCorruptError, "the database file is damaged"),
+    sqlite3.SQLITE_NOTADB: (DatabaseCorruptError, "the database file is damaged"),
+    sqlite3.SQLITE_PROTOCOL: (HomeError, "the file system does not support locks"),
+    sqlite3.SQLITE_NOLFS: (HomeError, "the file system does not support large files"),
+    sqlite3.SQLITE_TOOBIG: (InvalidInputError, "the document is too large"),
+    sqlite3.SQLITE_CONSTRAINT: (CheckpointExistsError, "this id is in use already"),
+    sqlite3.SQLITE_IOERR: (StoreError, "the disk did not take or give the data"),
+}
+
+
+def translated(error: sqlite3.Error) -> SyncdError:
+    """SQLite's error as one of ours, with its remedy."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if "decode to UTF-8" in str(error):
+        code = sqlite3.SQLITE_CORRUPT
+    kind, meaning = _MEANINGS.get(code, (StoreError, "the database refused"))
+    return kind(f"{meaning} ({error})")
+
+
+class _Transaction:
+    """A write transaction. A class, because a generator costs every write some microseconds."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __enter__(self) -> None:
+        store = self._store
+        connection = store.connection
+        store._lock.acquire()
+        if store._depth == 0:
+            try:
+                # IMMEDIATE: a plain BEGIN that reads first fails at once if another wrote since.
+                connection.execute("BEGIN IMMEDIATE")
+            except BaseException as error:
+                store._lock.release()
+                if isinstance(error, sqlite3.Error):
+                    raise translated(error) from error
+                raise
+        store._depth += 1
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        store = self._store
+        store._depth -= 1
+        try:
+            if store._depth == 0:
+                self._end(store._connection, failed=error is not None)
+        finally:
+            store._lock.release()
+        if isinstance(error, sqlite3.Error):
+            raise translated(error) from error
+
+    def _end(self, connection: sqlite3.Connection, *, failed: bool) -> None:
+        try:
+            if not failed:
+                connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise translated(error) from error
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")

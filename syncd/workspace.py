@@ -1,0 +1,103 @@
+"""The git repository around a directory: which task it stands for, and its present state."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+_REMOTE = re.compile(r'\[remote "origin"\][^\[]*?^\s*url\s*=\s*(\S+)', re.M | re.S)
+# Only source is tracked: what tools generate or install says nothing about the work.
+_GENERATED = {".git", "node_modules", "__pycache__", ".venv", "venv", "dist", "build", "target"}
+
+
+def find(start: Path) -> Path | None:
+    """The top of the repository that `start` lies in."""
+    for folder in (start, *start.parents):
+        if (folder / ".git").exists():
+            return folder
+    return None
+
+
+def task_of(start: Path) -> str | None:
+    """The task of a repository and branch, the same on every machine that has a clone."""
+    top = find(start)
+    if top is None:
+        return None
+    return f"{repository(top)}@{branch(top)}"
+
+
+def repository(top: Path) -> str:
+    """`host/owner/name` of its origin, without credentials; else the directory's name."""
+    config = _git_dir(top, common=True) / "config"
+    match = _REMOTE.search(config.read_text(errors="replace")) if config.is_file() else None
+    if not match:
+        return top.name
+    url = re.sub(r"^\w+://", "", match[1]).removesuffix("/").removesuffix(".git")
+    url = url.rpartition("@")[2] if "@" in url.partition("/")[0] else url
+    return re.sub(r"^([^/:]+):(?:\d+/)?", r"\1/", url)
+
+
+def branch(top: Path) -> str:
+    head = _git_dir(top) / "HEAD"
+    text = head.read_text(errors="replace").strip() if head.is_file() else ""
+    return text.removeprefix("ref: refs/heads/") if text.startswith("ref:") else text[:12]
+
+
+def _git_dir(top: Path, *, common: bool = False) -> Path:
+    """A worktree's .git is a file that names the real directory."""
+    git = top / ".git"
+    if git.is_file():
+        git = top / git.read_text(errors="replace").strip().removeprefix("gitdir: ")
+        pointer = git / "commondir"
+        if common and pointer.is_file():
+            git = git / pointer.read_text().strip()
+    return git
+
+
+def capture(start: Path, named_files: Iterable[str]) -> dict[str, Any] | None:
+    """Repository, branch, HEAD, whether it is dirty, and the content of the files named."""
+    top = find(start)
+    if top is None:
+        return None
+    status = _git(top, "status", "--porcelain", "--untracked-files=normal")
+    return {
+        "repository": repository(top),
+        "branch": branch(top),
+        "head": _git(top, "rev-parse", "--verify", "--quiet", "HEAD"),
+        "dirty": bool(status),
+        "files": hashes(start, top, named_files),
+    }
+
+
+def hashes(start: Path, top: Path, named_files: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of each named source file inside the repository, by its path from the top."""
+    found = {}
+    for name in named_files:
+        path = (start / name).resolve()
+        if not path.is_file():
+            path = (top / name).resolve()
+        if path.is_file() and path.is_relative_to(top.resolve()):
+            relative = path.relative_to(top.resolve())
+            if not _GENERATED.intersection(relative.parts):
+                with path.open("rb") as file:
+                    found[relative.as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _git(top: Path, *arguments: str) -> str:
+    """What git says; nothing where there is no git or it refuses the directory."""
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(top), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
