@@ -86,6 +86,11 @@ ORDER BY c.hlc DESC, c.id DESC LIMIT ?
 SELECT c.*, l.* FROM log l JOIN checkpoints c ON c.id = l.entity_id AND c.seq = l.seq
 WHERE l.entity = 'checkpoint' AND c.hlc >= ? AND c.hlc < ? ORDER BY l.seq DESC LIMIT ?
 
+-- page_before --
+-- Checkpoints with their current entry, newest version first, a page at a time.
+SELECT c.*, l.* FROM log l JOIN checkpoints c ON c.id = l.entity_id AND c.seq = l.seq
+WHERE l.entity = 'checkpoint' AND l.seq < ? ORDER BY l.seq DESC LIMIT ?
+
 -- checkpoint_ids --
 -- Checkpoints whose id begins so.
 SELECT id FROM checkpoints WHERE id >= ? AND id < ? ORDER BY id LIMIT 3
@@ -138,9 +143,9 @@ SELECT entry_id, problem, found_at FROM problems ORDER BY found_at, entry_id
 -- An audit found everything sound.
 DELETE FROM problems
 
--- entries --
--- The whole log in the order it was written here.
-SELECT * FROM log ORDER BY seq
+-- entries_after --
+-- The next entries of the log in the order they were written here.
+SELECT * FROM log WHERE seq > ? ORDER BY seq LIMIT ?
 
 -- audit_list --
 -- Entries, newest first, optionally of one task.

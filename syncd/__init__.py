@@ -12,17 +12,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from syncd.checkpoint import (
-        AgentType,
         Checkpoint,
         CheckpointMetadata,
         CheckpointMetrics,
-        CheckpointReason,
-        CheckpointStatus,
         ComplianceInfo,
         ContextSummary,
-        ExecutionPhase,
         ExecutionState,
-        HandoffTrigger,
         RecoveryInfo,
         TestStatus,
         Workspace,
@@ -40,12 +35,18 @@ if TYPE_CHECKING:
     )
     from syncd.handoff import HandoffProtocol, HandoffRequest
     from syncd.service import CheckpointService
+    from syncd.vocabulary import (
+        AgentType,
+        CheckpointReason,
+        CheckpointStatus,
+        ExecutionPhase,
+        HandoffTrigger,
+    )
 
 _HOMES = {
     "checkpoint": (
-        "AgentType", "Checkpoint", "CheckpointMetadata", "CheckpointMetrics", "CheckpointReason",
-        "CheckpointStatus", "ComplianceInfo", "ContextSummary", "ExecutionPhase", "ExecutionState",
-        "HandoffTrigger", "RecoveryInfo", "TestStatus", "Workspace",
+        "Checkpoint", "CheckpointMetadata", "CheckpointMetrics", "ComplianceInfo",
+        "ContextSummary", "ExecutionState", "RecoveryInfo", "TestStatus", "Workspace",
     ),
     "errors": (
         "CheckpointCorruptionError", "CheckpointError", "CheckpointExistsError",
@@ -54,6 +55,9 @@ _HOMES = {
     ),
     "handoff": ("HandoffProtocol", "HandoffRequest"),
     "service": ("CheckpointService",),
+    "vocabulary": (
+        "AgentType", "CheckpointReason", "CheckpointStatus", "ExecutionPhase", "HandoffTrigger",
+    ),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -28,7 +28,7 @@ _ASTRAL = re.compile(rb"[\xf0-\xf4]")
 MAX_DEPTH = 100
 
 
-class _NotPlain(Exception):
+class _NotPlainError(Exception):
     """A number that the two implementations would print differently."""
 
 
@@ -39,7 +39,7 @@ def canonical(document: Any) -> bytes:
     if _POINT.search(encoded) or _EXPONENT.search(encoded) or b"null" in encoded:
         try:
             encoded = _orjson(_plain(document))
-        except _NotPlain:
+        except _NotPlainError:
             return _complete(document)
     if not encoded.isascii() and _HIGH_BASIC.search(encoded) and _ASTRAL.search(encoded):
         return _complete(document)
@@ -81,7 +81,7 @@ def _plain_float(value: float) -> int | float:
         return int(value)
     if 1e-3 <= abs(value) < 1e15:
         return value
-    raise _NotPlain
+    raise _NotPlainError
 
 
 def _complete(document: Any) -> bytes:

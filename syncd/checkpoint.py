@@ -7,13 +7,11 @@ statuses in the words of other tools; what goes out is canonical.
 
 from __future__ import annotations
 
-import difflib
+import hashlib
 import json
-import logging
 import operator
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
@@ -30,115 +28,22 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from syncd.canonical import canonical
+from syncd.canonical import canonical, parse
 from syncd.entry import uuid7
 from syncd.errors import InvalidInputError
-
-log = logging.getLogger("syncd")
-
-
-class ExecutionPhase(StrEnum):
-    PLANNING = "planning"
-    IMPLEMENTING = "implementing"
-    TESTING = "testing"
-    REVIEWING = "reviewing"
-    HANDOFF = "handoff"
-    COMPLETE = "complete"
-
-
-class CheckpointStatus(StrEnum):
-    IN_PROGRESS = "in_progress"
-    WAITING = "waiting"
-    BLOCKED = "blocked"
-    ESCALATED = "escalated"
-    COMPLETE = "complete"
-    FAILED = "failed"
-
-
-class CheckpointReason(StrEnum):
-    PERIODIC = "periodic"
-    CONTEXT_LIMIT = "context_limit"
-    FAILURE = "failure"
-    REASSIGNMENT = "reassignment"
-    RATE_LIMIT = "rate_limit"
-    MANUAL = "manual"
-
-
-class HandoffTrigger(StrEnum):
-    CONTEXT_THRESHOLD = "context_threshold"
-    PHASE_COMPLETE = "phase_complete"
-    ERROR_THRESHOLD = "error_threshold"
-    EXPLICIT_REQUEST = "explicit_request"
-    TOKEN_BUDGET = "token_budget"  # noqa: S105 (the name of a trigger)
-    TIMEOUT = "timeout"
-
-
-class AgentType(StrEnum):
-    """The usual ones; any other text is accepted too."""
-
-    ARCHITECTURE = "architecture"
-    IMPLEMENTATION = "implementation"
-    QA = "qa"
-    DOCUMENTATION = "documentation"
-    ORCHESTRATOR = "orchestrator"
-
-
-PHASE_ALIASES = {
-    "design": "planning", "specification": "planning", "research": "planning",
-    "analysis": "planning", "plan": "planning", "discovery": "planning",
-    "implementation": "implementing", "implement": "implementing", "coding": "implementing",
-    "development": "implementing", "building": "implementing", "in_progress": "implementing",
-    "verification": "testing", "validation": "testing", "test": "testing", "qa": "testing",
-    "documentation": "reviewing", "review": "reviewing",
-    "hand_off": "handoff", "done": "complete", "completed": "complete", "finished": "complete",
-}  # fmt: skip
-STATUS_ALIASES = {
-    "active": "in_progress", "running": "in_progress", "resumed": "in_progress",
-    "pending": "waiting", "paused": "waiting", "completed": "complete", "done": "complete",
-    "finished": "complete", "success": "complete", "failure": "failed", "error": "failed",
-    "crashed": "failed", "aborted": "failed",
-}  # fmt: skip
-REASON_ALIASES = {
-    "heartbeat": "periodic", "context": "context_limit", "context_threshold": "context_limit",
-    "error": "failure", "handoff": "reassignment", "explicit": "manual", "user": "manual",
-}  # fmt: skip
-
-
-def word(text: str) -> str:
-    """`In Progress`, `IN-PROGRESS` and `in_progress` are one word."""
-    return re.sub(r"[\s\-_]+", "_", text.strip()).lower()
-
-
-def known(text: str, names: type[StrEnum], aliases: Mapping[str, str]) -> str | None:
-    """The canonical name for a text, if there is one."""
-    name = word(text)
-    name = aliases.get(name, name)
-    return name if name in {str(member) for member in names} else None
-
-
-def nearest_phase(text: str) -> str:
-    """The phase that a free text speaks of; planning where it names none."""
-    names = {**{str(phase): str(phase) for phase in ExecutionPhase}, **PHASE_ALIASES}
-    for part in re.findall(r"[a-z]+", text.lower()):
-        if close := difflib.get_close_matches(part, names, n=1, cutoff=0.8):
-            return names[close[0]]
-    return ExecutionPhase.PLANNING
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def zoned(text: str) -> str:
-    """ISO 8601 with a zone; without one it is read as UTC, aloud."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not an ISO 8601 time") from None
-    if moment.tzinfo is None:
-        log.warning("the time %s has no zone: read as UTC", text)
-        return moment.replace(tzinfo=UTC).isoformat()
-    return text
+from syncd.vocabulary import (
+    PHASE_ALIASES,
+    REASON_ALIASES,
+    STATUS_ALIASES,
+    AgentType,
+    CheckpointReason,
+    CheckpointStatus,
+    ExecutionPhase,
+    known,
+    nearest_phase,
+    now,
+    zoned,
+)
 
 
 def _choice(names: type[StrEnum], aliases: Mapping[str, str]) -> Callable[[Any], Any]:
@@ -163,29 +68,22 @@ def extra(default: Any = "", *names: str, **options: Any) -> Any:
     return Field(default, exclude_if=operator.not_, **options)
 
 
+def stored(member: StrEnum) -> Any:
+    """A default that is kept like any other value: as plain text."""
+    return Field(member.value)
+
+
+def also(*names: str) -> Any:
+    """A list of schema 1.0 that other tools call by other names."""
+    return Field(default_factory=list, validation_alias=AliasChoices(*names))
+
+
 def extra_list() -> Any:
     return Field(default_factory=list, exclude_if=operator.not_)
 
 
 def extra_dict(description: str | None = None) -> Any:
     return Field(default_factory=dict, exclude_if=operator.not_, description=description)
-
-
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-MAX_ID = 512
-
-
-def checked_id(kind: str, text: str) -> str:
-    """An id is any text on one line: it never becomes a path or part of a statement."""
-    if not text.strip():
-        raise InvalidInputError(f"the {kind} is empty")
-    if len(text) > MAX_ID:
-        raise InvalidInputError(f"the {kind} has {len(text)} characters; {MAX_ID} are allowed")
-    if control := _CONTROL.search(text):
-        raise InvalidInputError(
-            f"the {kind} contains a control character (U+{ord(control[0]):04X})"
-        )
-    return text
 
 
 class Part(BaseModel):
@@ -361,17 +259,17 @@ class CheckpointMetadata(Part):
 
 
 class ExecutionState(Part):
-    phase: ExecutionPhase = Field(ExecutionPhase.PLANNING.value, validate_default=False)
-    status: CheckpointStatus = Field(CheckpointStatus.IN_PROGRESS.value, validate_default=False)
+    phase: ExecutionPhase = stored(ExecutionPhase.PLANNING)
+    status: CheckpointStatus = stored(CheckpointStatus.IN_PROGRESS)
     completed_items: list[str | Step] = Field(
-        default_factory=list, validation_alias=AliasChoices("completed_items", "completedSteps", "completed_steps")
+        default_factory=list,
+        validation_alias=AliasChoices("completed_items", "completedSteps", "completed_steps"),
     )
     pending_items: list[str | Step] = Field(
-        default_factory=list, validation_alias=AliasChoices("pending_items", "pendingSteps", "pending_steps")
+        default_factory=list,
+        validation_alias=AliasChoices("pending_items", "pendingSteps", "pending_steps"),
     )
-    blocked_items: list[str | Blocker] = Field(
-        default_factory=list, validation_alias=AliasChoices("blocked_items", "blockers")
-    )
+    blocked_items: list[str | Blocker] = also("blocked_items", "blockers")
     current_focus: str = ""
     stage: str = extra()
     current_step: CurrentStep | None = extra(None)
@@ -420,7 +318,8 @@ _STATUSES = frozenset(map(str, CheckpointStatus))
 
 class ContextSummary(Part):
     key_decisions: list[str | Decision] = Field(
-        default_factory=list, validation_alias=AliasChoices("key_decisions", "keyDecisions", "decisions")
+        default_factory=list,
+        validation_alias=AliasChoices("key_decisions", "keyDecisions", "decisions"),
     )
     assumptions: Texts = Field(default_factory=list)
     constraints: Texts = Field(default_factory=list)
@@ -542,8 +441,6 @@ class Checkpoint(Part):
         return document
 
     def compute_hash(self) -> str:
-        import hashlib
-
         return hashlib.sha256(canonical(self.body())).hexdigest()
 
     def verify_integrity(self) -> bool:
@@ -555,8 +452,6 @@ class Checkpoint(Part):
 
     @classmethod
     def from_json(cls, json_str: str) -> Checkpoint:
-        from syncd.canonical import parse
-
         return cls.from_dict(parse(json_str))
 
     def named_files(self) -> list[str]:

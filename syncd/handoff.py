@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
-from syncd.checkpoint import Checkpoint, HandoffTrigger, Part
+from syncd.checkpoint import Checkpoint, Part, stored
+from syncd.vocabulary import HandoffTrigger
 
 # A prompt is a rendering: the record keeps everything, the reader gets what is useful.
 SHOWN_ITEMS = 10
@@ -25,7 +26,7 @@ _INSTRUCTIONS = (
 
 
 class HandoffRequest(Part):
-    trigger: HandoffTrigger = Field(HandoffTrigger.CONTEXT_THRESHOLD.value)
+    trigger: HandoffTrigger = stored(HandoffTrigger.CONTEXT_THRESHOLD)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
     target_agent_type: str = ""
     priority: int = Field(5, ge=1, le=10)

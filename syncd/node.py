@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import sqlite3
 import time
@@ -121,9 +122,10 @@ class Node:
             connection.close()
 
     def _backup_first(self) -> None:
-        from syncd.backup import create
+        from syncd import backup
 
-        create(self, label="before-migration")
+        keep = self.settings["backup.keep"]
+        backup.create(self.database, self.home / "backups", keep, label="before-migration")
 
     def _introduce(self, connection: sqlite3.Connection) -> None:
         """Give the device its id and pin its key; the first process to get here decides."""
@@ -154,6 +156,14 @@ class Node:
         raise UsageError(
             f"{prefix!r} fits more than one {kind}: {', '.join(found)}", "Give more characters."
         )
+
+
+def user() -> str:
+    """Who is at the keyboard; some containers have no name for their user."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid {os.getuid()}"
 
 
 def lock_problem(folder: Path) -> str | None:

@@ -6,7 +6,6 @@ returns; each read is verified, or raises.
 
 from __future__ import annotations
 
-import getpass
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,11 +15,9 @@ from typing import Any, cast
 from syncd import clock
 from syncd.canonical import canonical
 from syncd.checkpoint import (
-    AgentType,
     Checkpoint,
     CheckpointMetadata,
     CheckpointMetrics,
-    CheckpointReason,
     ContextSummary,
     ExecutionState,
     Part,
@@ -29,15 +26,14 @@ from syncd.checkpoint import (
     Verification,
     Workspace,
     assembled,
-    checked_id,
-    zoned,
 )
 from syncd.entry import CHECKPOINT, CREATE, FINALIZE, LINK, UPDATE, Draft, uuid7
 from syncd.errors import CheckpointNotFoundError, InvalidInputError
 from syncd.handoff import HandoffProtocol
-from syncd.node import Node
+from syncd.node import Node, user
 from syncd.seal import SigningKey
 from syncd.store import FOREVER, Record, Skipped
+from syncd.vocabulary import AgentType, CheckpointReason, checked_id, zoned
 
 log = logging.getLogger("syncd")
 _IMMUTABLE = ("checkpoint_id", "task_id")
@@ -180,7 +176,7 @@ class CheckpointService:
             link = {"parent": parent.row.id, "child": child.row.id}
             entity_id, body = f"{parent_id}:{child_id}", canonical(link)
             meta = {"task_id": child.row.task_id, **link}
-            draft = Draft(uuid7(), LINK, entity_id, CREATE, _user(), meta, body)
+            draft = Draft(uuid7(), LINK, entity_id, CREATE, user(), meta, body)
             self._store.append(draft, self._store.place(child.row.task_id))
 
     def _write(
@@ -355,10 +351,3 @@ def _remember_agent(current: Checkpoint, changed: Checkpoint) -> Checkpoint:
         return changed
     agents = [*changed.metadata.previous_agents, before]
     return changed.amended(metadata=changed.metadata.amended(previous_agents=agents))
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return "unknown"

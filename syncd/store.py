@@ -39,6 +39,7 @@ from syncd.sql import SQLITE_VERSION, queries, version_of
 
 VIEW_COLUMNS = 16
 FOREVER = 2**63 - 1
+_PAGE = 500
 # A connection that crossed a fork may neither be used nor closed in the child.
 _ABANDONED: list[sqlite3.Connection] = []
 
@@ -86,7 +87,7 @@ class Record(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """The body as a document, with its proof and what the reader should know."""
-        document: dict[str, Any] = orjson.loads(self.entry.body)
+        document = opened(self.entry)
         signature = self.entry.signature
         document["compliance"]["hash"] = self.entry.hash
         document["compliance"]["signature"] = signature.hex() if signature else ""
@@ -260,16 +261,36 @@ class Store:
             )
         return record
 
-    def record_problem(self, entry_id: str, problem: str) -> None:
-        """Keep what was found; a disk that cannot take it must not hide the finding itself."""
+    def record_problems(self, found: Iterable[tuple[str, str]], *, anew: bool = False) -> None:
+        """Keep what was found (entry, problem); `anew` when everything was looked at.
+
+        A disk that cannot take it must not hide the finding itself.
+        """
         try:
             with self.transaction():
+                if anew:
+                    self._connection.execute(self._sql["clear_problems"])
                 found_at = clock.iso(self._now_ms())
-                self._connection.execute(
-                    self._sql["add_problem"], (entry_id, problem, found_at)
-                )
+                for entry_id, problem in found:
+                    values = (entry_id, problem, found_at)
+                    self._connection.execute(self._sql["add_problem"], values)
         except (ReadOnlyError, DiskFullError, StoreBusyError):
             return
+
+    def search(self, text: str, limit: int, skipped: list[Skipped] | None) -> list[Record]:
+        """Checkpoints whose text contains `text`, newest first, read a page at a time."""
+        needle = orjson.dumps(text).decode()[1:-1].casefold()
+        found: list[Record] = []
+        before = FOREVER
+        while page := self.rows("page_before", (before, _PAGE)):
+            for row in page:
+                body: bytes = row[-1]
+                if needle in body.decode("utf-8", "replace").casefold():
+                    found += self._checked([row], skipped)
+                    if len(found) == limit:
+                        return found
+            before = page[-1][VIEW_COLUMNS]
+        return found
 
     # --- verified reads ---------------------------------------------------------------------
 
@@ -287,8 +308,13 @@ class Store:
         self, query: str, parameters: Iterable[Any], skipped: list[Skipped] | None = None
     ) -> list[Record]:
         """Verified checkpoints; damage raises, unless the caller collects what is skipped."""
+        return self._checked(self.rows(query, parameters), skipped)
+
+    def _checked(
+        self, rows: Iterable[tuple[Any, ...]], skipped: list[Skipped] | None
+    ) -> list[Record]:
         records = []
-        for row in self.rows(query, parameters):
+        for row in rows:
             try:
                 records.append(self.verified(row))
             except CheckpointCorruptionError as error:
@@ -330,14 +356,25 @@ class Store:
         problem = problem or _view_flaw(view, entry)
         if problem:
             entry_id = entry.entry_id or f"seq {view.seq}"
-            self.record_problem(entry_id, problem)
-            raise CheckpointCorruptionError(
-                f"checkpoint {view.id}, entry {entry_id}: {problem}",
-                entry_id=entry_id,
-                problem=problem,
-            )
+            raise self.damaged(f"checkpoint {view.id}", entry_id, problem)
         links = self.row("links_of", (view.id,))
         return Record(view, entry, links[0] if links else "")
+
+    def damaged(self, subject: str, entry_id: str, problem: str) -> CheckpointCorruptionError:
+        """The error for damage met while reading, after recording it."""
+        self.record_problems([(entry_id, problem)])
+        return CheckpointCorruptionError(
+            f"{subject}, entry {entry_id}: {problem}", entry_id=entry_id, problem=problem
+        )
+
+    def version(self, entry_id: str) -> Entry:
+        """One entry, verified by itself: an older version of a checkpoint, say."""
+        entry = self.entry(entry_id)
+        if entry is None:
+            raise CheckpointNotFoundError(f"there is no revision {entry_id!r}")
+        if problem := flaw(entry):
+            raise self.damaged(f"{entry.entity} {entry.entity_id}", entry_id, problem)
+        return entry
 
     def entry(self, entry_id: str) -> Entry | None:
         row = self.row("entry", (entry_id,))
@@ -346,6 +383,11 @@ class Store:
     def find(self, query: str, prefix: str) -> list[str]:
         """Up to three full ids that begin with `prefix`."""
         return [row[0] for row in self.rows(query, (prefix, prefix + "\U0010ffff"))]
+
+
+def opened(entry: Entry) -> dict[str, Any]:
+    document: dict[str, Any] = orjson.loads(entry.body)
+    return document
 
 
 def checkpoint_columns(meta: dict[str, Any]) -> tuple[Any, ...]:

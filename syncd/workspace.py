@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from syncd.errors import ConfigError
+
 _REMOTE = re.compile(r'\[remote "origin"\][^\[]*?^\s*url\s*=\s*(\S+)', re.M | re.S)
 # Only source is tracked: what tools generate or install says nothing about the work.
 _GENERATED = {".git", "node_modules", "__pycache__", ".venv", "venv", "dist", "build", "target"}
@@ -27,7 +29,23 @@ def task_of(start: Path) -> str | None:
     top = find(start)
     if top is None:
         return None
-    return f"{repository(top)}@{branch(top)}"
+    return _named_task(top) or f"{repository(top)}@{branch(top)}"
+
+
+def _named_task(top: Path) -> str:
+    """The task that the repository's own .syncd.toml names, if it does."""
+    file = top / ".syncd.toml"
+    if not file.is_file():
+        return ""
+    import tomllib
+
+    try:
+        task = tomllib.loads(file.read_text(encoding="utf-8")).get("task", "")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: {error}", f"Correct {file}.") from None
+    if not isinstance(task, str):
+        raise ConfigError(f"{file}: task must be a text, not {task!r}", f"Correct {file}.")
+    return task
 
 
 def repository(top: Path) -> str:

@@ -1,0 +1,119 @@
+"""Does it stay fast? A home with a long history against a home with a short one, interleaved."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.figures import Figures, ratio
+from bench.measure import Operation, interleaved
+from bench.payload import AGENT, Payload, create
+from syncd.checkpoint import CheckpointMetadata, assembled
+from syncd.service import CheckpointService
+
+SHORT = 1_000
+TASKS = 1_000
+PER_COMMIT = 5_000
+BYTES_PER_ENTRY = 5_000
+LONG_TASK = "the-long-task"
+LINES = ("create, long task", "create, all tasks", "latest, long task", "latest, all tasks")
+
+
+class Fill(NamedTuple):
+    entries: int
+    seconds: float
+    bytes: int
+
+
+class Growth(NamedTuple):
+    """Per line, the figures with the short and with the long history."""
+
+    fills: tuple[Fill, Fill]
+    lines: dict[str, tuple[Figures, Figures]]
+
+    def ratios(self) -> dict[str, float]:
+        return {name: ratio(long.p50, short.p50) for name, (short, long) in self.lines.items()}
+
+    def worst(self, operation: str) -> float:
+        """Of the long task and of all tasks, the one that suffers more."""
+        found = [times for name, times in self.ratios().items() if name.startswith(operation)]
+        return max(found)
+
+
+def measured(folder: Path, payload: Payload, entries: int, samples: int) -> Growth:
+    needed = entries * BYTES_PER_ENTRY
+    if shutil.disk_usage(folder).free < needed:
+        sys.exit(f"{entries:,} entries need {needed / 1e9:.1f} GB in {folder}: give --entries")
+    sizes, homes = (SHORT, entries), (folder / "short", folder / "long")
+    fills = tuple(_filled(home, payload, size) for home, size in zip(homes, sizes, strict=True))
+    # The fill's unwritten pages would otherwise be paid for by the writes that are measured.
+    os.sync()
+    with (
+        closing(CheckpointService(home=homes[0])) as short,
+        closing(CheckpointService(home=homes[1])) as long,
+    ):
+        operations = _operations(short, payload, "short") + _operations(long, payload, "long")
+        found = interleaved(operations, samples)
+    lines = {name: (found[f"{name}, short"], found[f"{name}, long"]) for name in LINES}
+    return Growth((fills[0], fills[1]), lines)
+
+
+def _filled(home: Path, payload: Payload, entries: int) -> Fill:
+    """Through the same code path as any write, but thousands to a commit."""
+    started = time.monotonic()
+    with closing(CheckpointService(home=home)) as service:
+        for first in range(0, entries, PER_COMMIT):
+            with service.node.store.transaction():
+                for number in range(first, min(first + PER_COMMIT, entries)):
+                    _save(service, payload, _task(number))
+        seconds = time.monotonic() - started
+        path = service.node.database
+    return Fill(entries, seconds, path.stat().st_size)
+
+
+def _save(service: CheckpointService, payload: Payload, task: str) -> None:
+    metadata = CheckpointMetadata(task_id=task, agent_id=AGENT)
+    service.save(
+        assembled(
+            metadata=metadata,
+            execution_state=payload.state,
+            context_summary=payload.context,
+            metrics=payload.metrics,
+        )
+    )
+
+
+def _task(number: int) -> str:
+    """Six of ten entries belong to one task, the rest go round the others."""
+    tens, ones = divmod(number, 10)
+    return LONG_TASK if ones < 6 else f"task-{(tens * 4 + ones - 6) % (TASKS - 1):04}"
+
+
+def _operations(service: CheckpointService, payload: Payload, home: str) -> list[Operation]:
+    def write(task: str) -> None:
+        create(service, payload, task)
+
+    read = service.get_latest_checkpoint
+    return [
+        Operation(f"{LINES[0]}, {home}", _only_long, write),
+        Operation(f"{LINES[1]}, {home}", _all_in_turn(), write),
+        Operation(f"{LINES[2]}, {home}", _only_long, read),
+        Operation(f"{LINES[3]}, {home}", _all_in_turn(), read),
+    ]
+
+
+def _only_long(count: int) -> list[str]:
+    return [LONG_TASK] * count
+
+
+def _all_in_turn() -> Callable[[int], list[Any]]:
+    """Tasks that the short history has too, so that both homes do the same work."""
+    tasks = cycle(dict.fromkeys(_task(number) for number in range(SHORT)))
+    return lambda count: [next(tasks) for _ in range(count)]

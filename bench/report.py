@@ -1,0 +1,130 @@
+"""The run as text, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bench import contenders as lines
+from bench.figures import Figures, compared, ratio
+from bench.growth import Growth
+from bench.results import Comparison, Results
+from bench.startup import BASELINE, StartUp
+from bench.verdict import Verdict
+
+_COUNTERPARTS = (
+    (lines.CREATE, lines.PUT),
+    (lines.CREATE, lines.PUT_ENVELOPE),
+    (lines.UPDATE, lines.PUT),
+    (lines.LATEST, lines.GET_TUPLE),
+    (lines.LATEST_DOCUMENT, lines.GET_TUPLE),
+    (lines.HISTORY, lines.LIST_10),
+)
+
+
+def text(results: Results, verdicts: Sequence[Verdict]) -> str:
+    parts = [_heading(results)]
+    parts += [_comparison(comparison) for comparison in results.comparisons]
+    parts += [_growth(results.growth), _start_up(results.start_up), _must_hold(verdicts)]
+    if results.settings.quick:
+        parts.append("This was a quick run: too few samples for its figures to mean much.")
+    return "\n\n".join(parts)
+
+
+def _heading(results: Results) -> str:
+    machine = results.machine
+    libraries = ", ".join(f"{name} {version}" for name, version in machine["libraries"].items())
+    return "\n".join(
+        (
+            f"{machine['cpu']}, {machine['cpu_count']} CPUs, {machine['platform']}",
+            f"Python {machine['python']}, SQLite {machine['sqlite']}, {libraries}",
+            "Every database: WAL, synchronous = FULL, one folder. Times in milliseconds.",
+        )
+    )
+
+
+def _comparison(comparison: Comparison) -> str:
+    title = f"{comparison.label} ({comparison.body_bytes:,} bytes stored)"
+    rows = [
+        (name, *_times(figures), *_ratios(comparison, name), f"{figures.samples:,}")
+        for name, figures in sorted(comparison.lines.items(), key=_group)
+    ]
+    heading = (title, "p50", "p99", "x raw", "x LangGraph", "samples")
+    return "\n".join((*_table(heading, rows), "", *_plainly(comparison)))
+
+
+def _group(line: tuple[str, Figures]) -> int:
+    return list(lines.REFERENCES).index(line[0])
+
+
+def _times(figures: Figures) -> tuple[str, str]:
+    return f"{figures.p50:.3f}", f"{figures.p99:.3f}"
+
+
+def _ratios(comparison: Comparison, name: str) -> tuple[str, str]:
+    return f"{comparison.to_raw(name):.2f}", f"{comparison.to_langgraph(name):.2f}"
+
+
+def _plainly(comparison: Comparison) -> Iterator[str]:
+    for ours, theirs in _COUNTERPARTS:
+        times = ratio(comparison.lines[ours].p50, comparison.lines[theirs].p50)
+        yield f"  {ours} is {compared(times)} {theirs}"
+
+
+def _growth(growth: Growth) -> str:
+    short, long = growth.fills
+    ratios = growth.ratios()
+    rows = [
+        (name, *_times(few), *_times(many), f"{ratios[name]:.2f}")
+        for name, (few, many) in growth.lines.items()
+    ]
+    few, many = f"{short.entries:,}", f"{long.entries:,}"
+    heading = ("Growth", f"p50 {few}", f"p99 {few}", f"p50 {many}", f"p99 {many}", "p50 ratio")
+    filled = (
+        f"  {long.entries:,} entries were written in {long.seconds:.0f} s "
+        f"({long.entries / long.seconds:,.0f}/s) and take {long.bytes / 1e6:,.0f} MB"
+    )
+    return "\n".join((*_table(heading, rows), "", filled))
+
+
+def _start_up(start_up: StartUp) -> str:
+    if start_up.skipped:
+        return f"Start-up: NOT MEASURED ({start_up.skipped})"
+    baseline = start_up.lines[BASELINE].p50
+    rows = [
+        (name, *_times(figures), f"{ratio(figures.p50, baseline):.2f}", str(figures.samples))
+        for name, figures in start_up.lines.items()
+    ]
+    return "\n".join(_table(("Start-up", "p50", "p99", "x python", "samples"), rows))
+
+
+def _must_hold(verdicts: Sequence[Verdict]) -> str:
+    rows = [(v.claim, v.word, _measured(v), f"<= {v.limit:g} {v.unit}") for v in verdicts]
+    table = _table(("Must hold", "verdict", "measured", "limit"), rows)
+    notes = [f"  {v.claim}: {v.detail}" for v in verdicts if v.detail]
+    return "\n".join((*table, "", *notes, "", *_conclusion(verdicts)))
+
+
+def _conclusion(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    claims: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        claims.setdefault(verdict.word, []).append(verdict.claim)
+    for word in ("FAIL", "NOT MEASURED"):
+        if found := claims.get(word):
+            yield f"{word}: {len(found)} of {len(verdicts)}: {'; '.join(found)}"
+    if claims.keys() == {"PASS"}:
+        yield f"All {len(verdicts)} hold."
+
+
+def _measured(verdict: Verdict) -> str:
+    return "-" if verdict.measured is None else f"{verdict.measured:.3f} {verdict.unit}"
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """First column to the left, the others to the right."""
+    everything = [heading, *rows]
+    widths = [max(len(row[column]) for row in everything) for column in range(len(heading))]
+    aligned = [
+        "  ".join((row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])))
+        for row in everything
+    ]
+    return [aligned[0], "-" * len(aligned[0]), *aligned[1:]]

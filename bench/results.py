@@ -1,0 +1,142 @@
+"""Everything that one run found, and the same for machines."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sqlite3
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.contenders import REFERENCES
+from bench.figures import Figures, ratio
+from bench.growth import Growth
+from bench.startup import BASELINE, StartUp
+
+LIBRARIES = (
+    "syncd",
+    "click",
+    "langchain-core",
+    "langgraph-checkpoint",
+    "langgraph-checkpoint-sqlite",
+    "orjson",
+    "pydantic",
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    samples: int
+    entries: int
+    start_ups: int
+    quick: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All operations on one payload."""
+
+    label: str
+    body_bytes: int
+    lines: dict[str, Figures]
+
+    def to_raw(self, name: str) -> float:
+        return ratio(self.lines[name].p50, self.lines[REFERENCES[name][0]].p50)
+
+    def to_langgraph(self, name: str) -> float:
+        return ratio(self.lines[name].p50, self.lines[REFERENCES[name][1]].p50)
+
+
+@dataclass(frozen=True)
+class Results:
+    settings: Settings
+    comparisons: list[Comparison]
+    growth: Growth
+    start_up: StartUp
+    machine: dict[str, Any] = field(default_factory=lambda: machine())
+
+    def as_document(self) -> dict[str, Any]:
+        return {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": self.machine,
+            "settings": asdict(self.settings),
+            "comparisons": [_comparison(comparison) for comparison in self.comparisons],
+            "growth": _growth(self.growth),
+            "start_up": _start_up(self.start_up),
+        }
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cpu_count": os.cpu_count(),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "libraries": {name: importlib.metadata.version(name) for name in LIBRARIES},
+    }
+
+
+def _cpu() -> str:
+    """Linux alone knows the model by a file; elsewhere the platform's word has to do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def _milliseconds(figures: Figures) -> dict[str, Any]:
+    return {
+        "samples": figures.samples,
+        "p50_ms": round(figures.p50, 5),
+        "p99_ms": round(figures.p99, 5),
+    }
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "payload": comparison.label,
+        "body_bytes": comparison.body_bytes,
+        "operations": {
+            name: {
+                **_milliseconds(figures),
+                "p50_to_raw": round(comparison.to_raw(name), 4),
+                "p50_to_langgraph": round(comparison.to_langgraph(name), 4),
+            }
+            for name, figures in comparison.lines.items()
+        },
+    }
+
+
+def _growth(growth: Growth) -> dict[str, Any]:
+    ratios = growth.ratios()
+    return {
+        "homes": [
+            {"entries": fill.entries, "fill_seconds": round(fill.seconds, 1), "bytes": fill.bytes}
+            for fill in growth.fills
+        ],
+        "operations": {
+            name: {
+                "short": _milliseconds(short),
+                "long": _milliseconds(long),
+                "p50_ratio": round(ratios[name], 4),
+            }
+            for name, (short, long) in growth.lines.items()
+        },
+    }
+
+
+def _start_up(start_up: StartUp) -> dict[str, Any]:
+    if start_up.skipped:
+        return {"skipped": start_up.skipped}
+    baseline = start_up.lines[BASELINE].p50
+    return {
+        name: {**_milliseconds(figures), "p50_to_baseline": round(figures.p50 / baseline, 4)}
+        for name, figures in start_up.lines.items()
+    }

@@ -1,0 +1,86 @@
+"""What must hold, and whether it did. A miss is shown, never explained away."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from bench import contenders as lines
+from bench.figures import ratio
+from bench.results import Comparison, Results
+from bench.startup import BASELINE, LATEST_COMMAND
+
+LANGGRAPH_TIMES = 1.1
+RAW_PLUS_MS = 0.12
+LATEST_MS = 0.1
+WRITE_P99_MS = 10.0
+READ_P99_MS = 5.0
+GROWTH_TIMES = 1.2
+START_UP_TIMES = 2.2
+
+_SYNCD_WRITES = (lines.CREATE, lines.UPDATE)
+_SYNCD_READS = (lines.LATEST, lines.LATEST_DOCUMENT, lines.HISTORY)
+
+
+class Verdict(NamedTuple):
+    claim: str
+    limit: float
+    measured: float | None
+    unit: str
+    detail: str = ""
+
+    @property
+    def word(self) -> str:
+        if self.measured is None:
+            return "NOT MEASURED"
+        return "PASS" if self.measured <= self.limit else "FAIL"
+
+    def as_document(self) -> dict[str, Any]:
+        measured = None if self.measured is None else round(self.measured, 5)
+        return {**self._asdict(), "measured": measured, "verdict": self.word}
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    return [
+        *_speed(results.comparisons[0]),
+        _slowest(results, "write p99", _SYNCD_WRITES, WRITE_P99_MS),
+        _slowest(results, "read p99", _SYNCD_READS, READ_P99_MS),
+        *_growth(results),
+        _start_up(results),
+    ]
+
+
+def _speed(small: Comparison) -> list[Verdict]:
+    create, raw = small.lines[lines.CREATE].p50, small.lines[lines.RAW_WRITE].p50
+    latest, put = small.lines[lines.LATEST].p50, small.to_langgraph(lines.CREATE)
+    size = small.label
+    return [
+        Verdict(f"create p50 at {size} to LangGraph put", LANGGRAPH_TIMES, put, "x"),
+        Verdict(f"create p50 at {size} above a raw commit", RAW_PLUS_MS, create - raw, "ms"),
+        Verdict(f"latest p50 at {size}", LATEST_MS, latest, "ms"),
+    ]
+
+
+def _slowest(results: Results, claim: str, names: tuple[str, ...], limit: float) -> Verdict:
+    """Over all sizes: the limit is for every operation, so the worst of them decides."""
+    p99, where = max(
+        (comparison.lines[name].p99, f"{name}, {comparison.label}")
+        for comparison in results.comparisons
+        for name in names
+    )
+    return Verdict(claim, limit, p99, "ms", f"slowest: {where}")
+
+
+def _growth(results: Results) -> list[Verdict]:
+    short, long = results.growth.fills
+    claim = f"p50 with {long.entries:,} entries to {short.entries:,}"
+    return [
+        Verdict(f"{name} {claim}", GROWTH_TIMES, results.growth.worst(name), "x")
+        for name in ("create", "latest")
+    ]
+
+
+def _start_up(results: Results) -> Verdict:
+    found, skipped = results.start_up
+    measured = None if skipped else ratio(found[LATEST_COMMAND].p50, found[BASELINE].p50)
+    claim = f"start-up of `{LATEST_COMMAND}` to `{BASELINE}`"
+    return Verdict(claim, START_UP_TIMES, measured, "x", skipped)

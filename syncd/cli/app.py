@@ -1,0 +1,163 @@
+"""The tree of commands, and the one place where errors become lines and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from syncd import __version__
+from syncd.cli.verb import App
+from syncd.errors import SyncdError, UsageError
+
+# name: module that holds it. A command's one-line help is the first line of its docstring.
+_TOP = {
+    "checkpoint": "checkpoint",
+    "task": "task",
+    "audit": "audit",
+    "explain": "audit",
+    "rebuild": "audit",
+    "backup": "backup",
+    "init": "home",
+    "config": "home",
+    "doctor": "home",
+    "stats": "home",
+    "completion": "home",
+}
+_SECTIONS = {
+    "Every day": (
+        "checkpoint create",
+        "checkpoint update",
+        "checkpoint finalize",
+        "checkpoint latest",
+        "checkpoint history",
+        "checkpoint show",
+        "checkpoint search",
+        "task list",
+        "task show",
+        "audit verify",
+        "doctor",
+        "backup create",
+    ),
+    "Groups": ("checkpoint", "task", "audit", "backup"),
+    "Diagnosis": ("explain", "stats", "rebuild"),
+    "Set-up": ("init", "config", "completion"),
+}
+
+
+class Tree(click.Group):
+    """Imports a command's module when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(_TOP)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _TOP:
+            return None
+        command: click.Command = getattr(
+            import_module(f"syncd.cli.{_TOP[cmd_name]}"), cmd_name.replace("-", "_")
+        )
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, paths in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(path, self._help(ctx, path)) for path in paths])
+
+    def _help(self, ctx: click.Context, path: str) -> str:
+        first, _, second = path.partition(" ")
+        command = self.get_command(ctx, first)
+        if second and isinstance(command, click.Group):
+            command = command.get_command(ctx, second)
+        return command.get_short_help_str(80) if command else ""
+
+
+@click.group(cls=Tree, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(
+    __version__, "-V", "--version", prog_name="syncd", message="%(prog)s %(version)s"
+)
+@click.option("--home", type=click.Path(path_type=Path), help="The home to use (else SYNCD_HOME).")
+@click.pass_context
+def syncd(ctx: click.Context, home: Path | None) -> None:
+    """Checkpoints for AI coding agents: what is done, decided, blocked and next.
+
+    Every write is on disk when the command returns; every read is verified.
+    """
+    ctx.obj = App(home)
+
+
+def main() -> None:
+    """Run a command; whatever goes wrong, the user reads cause, remedy and what of the data."""
+    as_json = "--json" in sys.argv
+    try:
+        sys.exit(syncd.main(standalone_mode=False) or 0)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        sys.exit(_fail(_usage(error), as_json))
+    except SyncdError as error:
+        sys.exit(_fail(error, as_json))
+    except BrokenPipeError:
+        # The reader has gone (`| head`): nothing is left to say, and Python must not try at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:  # noqa: BLE001 (the last resort: no traceback reaches a user)
+        sys.exit(_fail(_unexpected(error), as_json))
+
+
+def _usage(error: click.ClickException) -> UsageError:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "syncd"
+    return UsageError(error.format_message(), f"See `{path} --help`.")
+
+
+def _fail(error: SyncdError, as_json: bool) -> int:
+    if as_json:
+        click.echo(json.dumps({"error": error.as_dict()}, ensure_ascii=False), err=True)
+    else:
+        safe = "safe, nothing was changed" if error.data_safe else "damaged, as said above"
+        click.echo(click.style("Error: ", fg="red", bold=True) + error.message, err=True)
+        click.echo(click.style("Remedy: ", bold=True) + error.remedy, err=True)
+        click.echo(click.style("Data: ", bold=True) + safe, err=True)
+    return error.exit_code
+
+
+def _unexpected(error: Exception) -> SyncdError:
+    """A fault of ours: the details go to a file that the user can send us."""
+    import traceback
+
+    from syncd.config import home
+
+    text = "".join(traceback.format_exception(error))
+    file = home() / "log" / "crash.log"
+    try:
+        with file.open("a", encoding="utf-8") as log:
+            log.write(text + "\n")
+    except OSError:
+        return SyncdError(f"unexpected: {error!r}", "Run it again with SYNCD_HOME writable.")
+    return SyncdError(f"unexpected: {error!r}", f"Details are in {file}; please report them.")
+
+
+def command_paths() -> dict[str, click.Command]:
+    """Every command by its full name, for the README's test and for completion."""
+    context = click.Context(syncd, info_name="syncd")
+    return dict(_walk(context, syncd, "syncd"))
+
+
+def _walk(context: click.Context, command: click.Command, path: str) -> list[tuple[str, Any]]:
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    found: list[tuple[str, Any]] = []
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        if child is not None:
+            found += _walk(context, child, f"{path} {name}")
+    return found

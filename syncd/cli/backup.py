@@ -1,0 +1,64 @@
+"""`syncd backup`: copies of the database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from syncd import backup as backups
+from syncd.cli import render
+from syncd.cli.verb import App, verb
+
+
+@click.group()
+def backup() -> None:
+    """Copy and restore the database."""
+
+
+@backup.command()
+@verb
+def create(app: App) -> None:
+    """Copy the database while it is in use.
+
+    The newest ten are kept (backup.keep).
+    """
+    node = app.node
+    node.prepare()
+    made = backups.create(node.database, node.home / "backups", node.settings["backup.keep"])
+    app.emit(_document(made), str(made.path))
+
+
+@backup.command("list")
+@verb
+def list_(app: App) -> None:
+    """List the backups, newest first."""
+    found = backups.available(app.node.home / "backups")
+    rows = [(b.name, b.created_at, render.size(b.bytes)) for b in found]
+    app.emit([_document(b) for b in found], lambda: render.table(("NAME", "CREATED", "SIZE"), rows))
+
+
+@backup.command()
+@click.argument("name")
+@verb
+def restore(app: App, name: str) -> None:
+    """Put a backup in the database's place; what it replaces is kept.
+
+    NAME is one of `syncd backup list`, or a path. A damaged backup is refused.
+    """
+    node = app.node
+    done = backups.restore(node.database, node.home / "backups", name)
+    node.prepare()
+    document = {
+        "entries": done.entries,
+        "only_in_replaced": done.only_in_replaced,
+        "replaced": str(done.replaced),
+    }
+    text = f"Restored {done.entries:,} entries. The database before is kept in {done.replaced}"
+    if done.only_in_replaced:
+        text += f"\n{done.only_in_replaced:,} entries are only there."
+    app.emit(document, text)
+
+
+def _document(item: backups.Backup) -> dict[str, Any]:
+    return {**item._asdict(), "path": str(item.path)}

@@ -1,0 +1,290 @@
+"""`syncd checkpoint`: write, change, read, compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from syncd.cli import render
+from syncd.cli.document import changed, created, document_options, task_in
+from syncd.cli.verb import (
+    App,
+    complete_tasks,
+    fallback_option,
+    id_argument,
+    task_argument,
+    verb,
+)
+from syncd.errors import CheckpointCorruptionError, CheckpointNotFoundError
+
+if TYPE_CHECKING:
+    from syncd.checkpoint import Checkpoint
+    from syncd.store import Record, Skipped
+
+
+@click.group()
+def checkpoint() -> None:
+    """Write and read checkpoints."""
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+@checkpoint.command()
+@click.option(
+    "--task", envvar="SYNCD_TASK", shell_complete=complete_tasks, help="The task it belongs to."
+)
+@click.option("--agent", envvar="SYNCD_AGENT", help="The agent that writes it.")
+@click.option("--parent", metavar="ID", help="The checkpoint before it (else the task's newest).")
+@document_options
+@verb
+def create(
+    app: App, task: str | None, agent: str | None, parent: str | None, **options: Any
+) -> None:
+    """Write a checkpoint and print its id.
+
+    Options and a JSON document (--file) combine. Inside a git repository the checkpoint records
+    repository, branch, HEAD and the content of the files it names; without --task it belongs to
+    the task of that repository and branch.
+    """
+    limit = app.node.settings["limits.body_bytes"]
+    name = task or task_in(options["file"], limit) or app.task(None)
+    draft = _with_workspace(created(options, name, agent, limit))
+    parent = app.node.checkpoint_id(parent) if parent else None
+    _emit(app, app.service.save(draft, parent=parent), brief=True)
+
+
+def _with_workspace(draft: Checkpoint) -> Checkpoint:
+    from syncd import workspace
+    from syncd.checkpoint import Workspace
+
+    if draft.workspace is not None:
+        return draft
+    found = workspace.capture(Path.cwd(), draft.named_files())
+    return draft.amended(workspace=Workspace.from_dict(found)) if found else draft
+
+
+@checkpoint.command()
+@id_argument
+@click.option("--base", metavar="REVISION", help="Refuse if this is no longer the newest revision.")
+@click.option("--agent", envvar="SYNCD_AGENT", help="The agent that goes on with it.")
+@document_options
+@verb
+def update(
+    app: App, checkpoint_id: str, base: str | None, agent: str | None, **options: Any
+) -> None:
+    """Write a new version of a checkpoint.
+
+    --completed X also takes X out of pending; --pending, --blocked and --decision add; single
+    values replace; --file is a JSON merge patch (null removes).
+    """
+    base = app.node.entry_id(base) if base else None
+    limit = app.node.settings["limits.body_bytes"]
+    with app.node.store.transaction():
+        full_id = app.node.checkpoint_id(checkpoint_id)
+        app.node.store.changeable(full_id, base)
+        current = app.service.get_checkpoint(full_id)
+        draft = changed(options, current, limit)
+        if agent:
+            draft = draft.amended(metadata=draft.metadata.amended(agent_id=agent))
+        result = app.service.revise(current, draft)
+    _emit(app, result, brief=True)
+
+
+@checkpoint.command()
+@id_argument
+@click.option("--status", default="complete", show_default=True, help="How it ended.")
+@click.option("--base", metavar="REVISION", help="Refuse if this is no longer the newest revision.")
+@click.option("--sign-as", metavar="NAME", help="Who signs, in person.")
+@click.option("--meaning", metavar="TEXT", help="What the signature means.")
+@verb
+def finalize(
+    app: App,
+    checkpoint_id: str,
+    status: str,
+    base: str | None,
+    sign_as: str | None,
+    meaning: str | None,
+) -> None:
+    """Close a checkpoint for good and sign it."""
+    base = app.node.entry_id(base) if base else None
+    full_id = app.node.checkpoint_id(checkpoint_id)
+    result = app.service.finalize_checkpoint(
+        full_id, status, sign_as=sign_as, meaning=meaning, base=base
+    )
+    _emit(app, result, brief=True)
+
+
+@checkpoint.command()
+@click.argument("parent")
+@click.argument("child")
+@verb
+def link(app: App, parent: str, child: str) -> None:
+    """Name PARENT as a parent of CHILD."""
+    parent, child = app.node.checkpoint_id(parent), app.node.checkpoint_id(child)
+    app.service.link_checkpoints(parent, child)
+    app.emit({"parent": parent, "child": child}, f"{parent} → {child}")
+
+
+# --- verified reads ---------------------------------------------------------------------------
+
+
+@checkpoint.command()
+@id_argument
+@fallback_option
+@verb
+def show(app: App, checkpoint_id: str, fallback: bool) -> None:
+    """Show a checkpoint.
+
+    With --fallback, its nearest intact ancestor.
+    """
+    full_id = app.node.checkpoint_id(checkpoint_id)
+    if not fallback:
+        return _emit(app, app.node.store.checkpoint(full_id))
+    return _emit_intact(app, full_id)
+
+
+@checkpoint.command()
+@task_argument
+@fallback_option
+@verb
+def latest(app: App, task: str | None, fallback: bool) -> None:
+    """Show a task's newest checkpoint.
+
+    With --fallback, its nearest intact ancestor.
+    """
+    task = app.task(task)
+    if fallback:
+        return _emit_intact(app, app.node.store.place(task).current_id or "", task)
+    record = app.node.store.latest(task)
+    if record is None:
+        raise CheckpointNotFoundError(f"task {task!r} has no checkpoint", _TASKS)
+    return _emit(app, record)
+
+
+_TASKS = "`syncd task list` shows the tasks that have some."
+
+
+def _emit_intact(app: App, checkpoint_id: str, task: str = "") -> None:
+    if not checkpoint_id:
+        raise CheckpointNotFoundError(f"task {task!r} has no checkpoint", _TASKS)
+    skipped: list[Skipped] = []
+    record = app.node.store.intact_from(checkpoint_id, skipped)
+    told = app.say_skipped(skipped)
+    if record is None:
+        raise CheckpointCorruptionError(
+            f"no intact checkpoint is left along the parents of {checkpoint_id}",
+            "Restore a backup: `syncd backup list`.",
+        )
+    document = record.document()
+    if told:
+        document["skipped"] = told
+    app.emit(document, lambda: render.checkpoint(document))
+
+
+@checkpoint.command()
+@task_argument
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(1), help="How many.")
+@fallback_option
+@verb
+def history(app: App, task: str | None, limit: int, fallback: bool) -> None:
+    """List a task's checkpoints, newest first."""
+    skipped: list[Skipped] | None = [] if fallback else None
+    records = app.node.store.select("history", (app.task(task), limit), skipped)
+    _emit_all(app, records, skipped)
+
+
+@checkpoint.command("list")
+@click.option("--agent", help="Only this agent's.")
+@click.option("--since", metavar="TIME", help="From this time on (ISO 8601).")
+@click.option("--until", metavar="TIME", help="Before this time (ISO 8601).")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="How many.")
+@fallback_option
+@verb
+def list_(
+    app: App,
+    agent: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    fallback: bool,
+) -> None:
+    """List checkpoints of every task, newest first."""
+    from syncd.service import time_range
+
+    skipped: list[Skipped] | None = [] if fallback else None
+    query, first = ("by_agent", (agent,)) if agent else ("by_time", ())
+    parameters = (*first, *time_range(since, until), limit + 1)
+    records = app.node.store.select(query, parameters, skipped)
+    if len(records) > limit:
+        click.echo(f"There are more than {limit}: use --limit, --since or --until.", err=True)
+    _emit_all(app, records[:limit], skipped)
+
+
+@checkpoint.command()
+@click.argument("text")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many.")
+@fallback_option
+@verb
+def search(app: App, text: str, limit: int, fallback: bool) -> None:
+    """Find checkpoints that contain TEXT, newest first."""
+    skipped: list[Skipped] | None = [] if fallback else None
+    _emit_all(app, app.node.store.search(text, limit, skipped), skipped)
+
+
+@checkpoint.command()
+@click.argument("a")
+@click.argument("b")
+@verb
+def diff(app: App, a: str, b: str) -> None:
+    """Compare two checkpoints, or two revisions of one."""
+    from syncd.compare import changes
+
+    found = changes(_body(app, a), _body(app, b))
+    app.emit([change._asdict() for change in found], lambda: _diff_text(found))
+
+
+def _body(app: App, prefix: str) -> dict[str, Any]:
+    from syncd.store import opened
+
+    try:
+        entry = app.node.store.checkpoint(app.node.checkpoint_id(prefix)).entry
+    except CheckpointNotFoundError:
+        entry = app.node.store.version(app.node.entry_id(prefix))
+    return opened(entry)
+
+
+def _diff_text(found: list[Any]) -> str:
+    if not found:
+        return "No difference."
+    lines = []
+    for path, before, after in found:
+        lines.append(click.style(path, bold=True))
+        lines.append(click.style(f"  - {_flat(before)}", fg="red"))
+        lines.append(click.style(f"  + {_flat(after)}", fg="green"))
+    return "\n".join(lines)
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, list):
+        return "; ".join(render.item_text(item) for item in value)
+    return "" if value is None else str(value)
+
+
+def _emit(app: App, result: Checkpoint | Record, *, brief: bool = False) -> None:
+    """A written checkpoint prints its id, one that was read the whole of it."""
+    from syncd.store import Record
+
+    document = result.document() if isinstance(result, Record) else result.to_dict()
+    if brief:
+        app.emit(document, document["metadata"]["checkpoint_id"])
+    else:
+        app.emit(document, lambda: render.checkpoint(document))
+
+
+def _emit_all(app: App, records: list[Record], skipped: list[Skipped] | None) -> None:
+    app.say_skipped(skipped or [])
+    documents = [record.document() for record in records]
+    app.emit(documents, lambda: render.checkpoint_table(documents))

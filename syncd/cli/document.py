@@ -1,0 +1,202 @@
+"""From options and a JSON document to a checkpoint. `create` and `update` share the options."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from syncd.canonical import parse
+from syncd.errors import InvalidInputError, UsageError
+
+if TYPE_CHECKING:
+    from syncd.checkpoint import Checkpoint
+
+
+class Field(NamedTuple):
+    """An option, the field of a checkpoint that it fills, and whether it adds to a list."""
+
+    option: str
+    path: str
+    help: str
+    kind: Any = str
+    adds: bool = False
+
+
+FIELDS = (
+    Field("--agent-type", "metadata.agent_type", "architecture, implementation, qa, …"),
+    Field("--iteration", "metadata.iteration", "Which round of the loop this is.", int),
+    Field("--session", "metadata.session_id", "The agent's session."),
+    Field("--mission", "metadata.mission", "What the agent was asked to do."),
+    Field(
+        "--phase",
+        "execution_state.phase",
+        "planning, implementing, testing, reviewing, handoff or complete.",
+    ),
+    Field(
+        "--status",
+        "execution_state.status",
+        "in_progress, waiting, blocked, escalated, complete or failed.",
+    ),
+    Field("--stage", "execution_state.stage", "The phase in your own words."),
+    Field(
+        "--reason",
+        "metadata.reason",
+        "periodic, context_limit, failure, reassignment, rate_limit or manual.",
+    ),
+    Field("--error", "execution_state.error", "What went wrong."),
+    Field("--completed", "execution_state.completed_items", "Done.", adds=True),
+    Field("--pending", "execution_state.pending_items", "Still to do.", adds=True),
+    Field("--blocked", "execution_state.blocked_items", "Cannot go on, and why.", adds=True),
+    Field("--focus", "execution_state.current_focus", "What is being worked on."),
+    Field("--next", "execution_state.next_steps", "What comes next.", adds=True),
+    Field("--decision", "context_summary.key_decisions", "Decided.", adds=True),
+    Field("--assumption", "context_summary.assumptions", "Taken as given.", adds=True),
+    Field("--constraint", "context_summary.constraints", "To be respected.", adds=True),
+    Field("--dependency", "context_summary.external_dependencies", "Relied upon.", adds=True),
+    Field("--finding", "context_summary.findings", "Found out.", adds=True),
+    Field("--modified", "metrics.files_modified", "A file that was changed.", adds=True),
+    Field("--tokens", "metrics.tokens_consumed", "Tokens since the checkpoint before.", int),
+    Field("--tools", "metrics.tools_invoked", "Tool calls since then.", int),
+    Field("--duration", "metrics.duration_seconds", "Seconds since then.", float),
+    Field("--errors", "metrics.error_count", "Errors since then.", int),
+    Field("--context", "metrics.context_used_percent", "Context used, in percent.", float),
+    Field("--tests-passed", "metrics.tests_status.passed", "Tests that passed.", int),
+    Field("--tests-failed", "metrics.tests_status.failed", "Tests that failed.", int),
+    Field("--tests-skipped", "metrics.tests_status.skipped", "Tests skipped.", int),
+    Field("--coverage", "metrics.tests_status.coverage_percent", "Coverage in percent.", float),
+    Field("--rollback", "recovery.rollback_instructions", "How to undo this."),
+    Field("--continuation", "recovery.continuation_prompt", "Prompt for the next agent."),
+    Field("--retention", "compliance.retention_policy", "How long to keep it."),
+)
+_NAMES = {field.path: field.option[2:].replace("-", "_") for field in FIELDS}
+
+
+def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add every option of FIELDS, and --file."""
+    function = click.option(
+        "--file", "-f", type=str, metavar="FILE", help="A JSON document; - reads standard input."
+    )(function)
+    for field in reversed(FIELDS):
+        function = click.option(
+            field.option,
+            _NAMES[field.path],
+            type=field.kind,
+            multiple=field.adds,
+            help=field.help,
+            metavar={int: "N", float: "N"}.get(field.kind, "TEXT") + ("…" if field.adds else ""),
+        )(function)
+    return function
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were used, by path; with the words checked that are not free."""
+    from syncd.vocabulary import (
+        PHASE_ALIASES,
+        STATUS_ALIASES,
+        CheckpointStatus,
+        ExecutionPhase,
+        known,
+    )
+
+    used = {f.path: options[_NAMES[f.path]] for f in FIELDS}
+    used = {path: value for path, value in used.items() if value not in (None, ())}
+    for path, names, aliases in (
+        ("execution_state.phase", ExecutionPhase, PHASE_ALIASES),
+        ("execution_state.status", CheckpointStatus, STATUS_ALIASES),
+    ):
+        if path in used and not known(used[path], names, aliases):
+            raise UsageError(
+                f"--{_NAMES[path]} {used[path]!r} is none of: {', '.join(names)}",
+                "Free text goes to --stage.",
+            )
+    return used
+
+
+def created(options: dict[str, Any], task: str, agent: str | None, limit: int) -> Checkpoint:
+    """A new checkpoint from --file and the options; options win, lists are added to."""
+    from syncd.checkpoint import Checkpoint
+
+    base = Checkpoint.from_dict(_read(options["file"], limit))
+    document = base.body()
+    for path, value in given(options).items():
+        _put(document, path, value)
+    document["metadata"]["task_id"] = task or base.metadata.task_id
+    document["metadata"]["agent_id"] = agent or base.metadata.agent_id
+    if not document["metadata"]["agent_id"]:
+        raise UsageError("no agent is named", "Add --agent NAME, or set SYNCD_AGENT.")
+    return Checkpoint.from_dict(document)
+
+
+def task_in(file: str | None, limit: int) -> str:
+    """The task that a document names itself."""
+    from syncd.checkpoint import Checkpoint
+
+    return Checkpoint.from_dict(_read(file, limit)).metadata.task_id if file else ""
+
+
+def changed(options: dict[str, Any], current: Checkpoint, limit: int) -> Checkpoint:
+    """`current` with the changes: a merge patch from --file, then the options."""
+    from syncd.checkpoint import Checkpoint
+    from syncd.service import merged
+
+    document = merged(current.body(), _read(options["file"], limit))
+    used = given(options)
+    done = used.pop("execution_state.completed_items", ())
+    for path, value in used.items():
+        _put(document, path, value)
+    checkpoint = Checkpoint.from_dict(document)
+    state = checkpoint.execution_state
+    for item in done:
+        state = state.complete(item)
+    return checkpoint.amended(execution_state=state)
+
+
+def _put(document: dict[str, Any], path: str, value: Any) -> None:
+    *sections, name = path.split(".")
+    for section in sections:
+        document = document[section]
+    if isinstance(value, tuple):
+        value = [*document.get(name, ()), *value]
+    document[name] = value
+
+
+_cache: dict[str, Any] = {}
+
+
+def _read(file: str | None, limit: int) -> dict[str, Any]:
+    """A JSON object from a file or standard input, refused unread if it is far too large."""
+    if file is None:
+        return {}
+    if file not in _cache:
+        _cache[file] = _object(_bytes(file, limit * 8), file)
+    document: dict[str, Any] = _cache[file]
+    return document
+
+
+def _object(content: bytes, file: str) -> dict[str, Any]:
+    name = "standard input" if file == "-" else file
+    document = parse(content, name)
+    if not isinstance(document, dict):
+        raise InvalidInputError(f"{name}: expected a JSON object, found {type(document).__name__}")
+    return document
+
+
+def _bytes(file: str, limit: int) -> bytes:
+    try:
+        if file == "-":
+            content = sys.stdin.buffer.read(limit + 1)
+        else:
+            with Path(file).open("rb") as stream:
+                content = stream.read(limit + 1)
+    except OSError as error:
+        raise InvalidInputError(f"{file}: {error.strerror}") from None
+    if len(content) > limit:
+        raise InvalidInputError(
+            f"{file} has more than {limit:,} bytes",
+            "Keep large data in files and name them in the checkpoint.",
+        )
+    return content

@@ -1,0 +1,111 @@
+"""`syncd task`: what the checkpoints work towards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from syncd.cli import render
+from syncd.cli.verb import App, complete_tasks, task_argument, verb
+
+
+@click.group()
+def task() -> None:
+    """Describe and list tasks."""
+
+
+def _description(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--title", help="What it is about."),
+        click.option("--description", help="The whole story."),
+        click.option(
+            "--budget", type=click.IntRange(0), metavar="TOKENS", help="Tokens it may cost."
+        ),
+        click.option("--retention", help="default, forever, legal_hold, days:N or revisions:N."),
+        click.option(
+            "--status", help="in_progress, waiting, blocked, escalated, complete, failed."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@task.command()
+@click.argument("task_id", metavar="ID")
+@_description
+@verb
+def add(app: App, task_id: str, **values: Any) -> None:
+    """Describe a new task.
+
+    A task also comes into being with its first checkpoint.
+    """
+    from syncd import tasks
+
+    app.emit(tasks.add(app.node, task_id, **values), task_id)
+
+
+@task.command("set")
+@click.argument("task_id", metavar="ID", shell_complete=complete_tasks)
+@_description
+@verb
+def set_(app: App, task_id: str, **values: Any) -> None:
+    """Change what is said about a task."""
+    from syncd import tasks
+
+    app.emit(tasks.change(app.node, task_id, **values), task_id)
+
+
+@task.command("list")
+@verb
+def list_(app: App) -> None:
+    """List all tasks."""
+    from syncd import tasks
+
+    found = tasks.everything(app.node)
+    columns = ("ID", "STATUS", "CHECKPOINTS", "TOKENS", "BUDGET", "TITLE")
+    rows = [
+        (
+            t["id"],
+            t["status"],
+            t["cost"]["checkpoints"],
+            t["cost"]["tokens"],
+            t["budget"],
+            t["title"],
+        )
+        for t in found
+    ]
+    app.emit(found, lambda: render.table(columns, rows))
+
+
+@task.command()
+@task_argument
+@verb
+def show(app: App, task: str | None) -> None:
+    """Show a task's state, heads and cost."""
+    from syncd import tasks
+
+    found = tasks.show(app.node, app.task(task))
+    app.emit(found, lambda: _text(found))
+
+
+def _text(task: dict[str, Any]) -> str:
+    cost = task["cost"]
+    budget = f" of {task['budget']:,}" if task["budget"] else ""
+    lines = [
+        click.style(task["id"], bold=True) + (f"  {task['title']}" if task["title"] else ""),
+        f"Status      {task['status']}",
+        f"Tokens      {cost['tokens']:,}{budget}, {cost['checkpoints']} checkpoints",
+        f"Retention   {task['retention']}",
+    ]
+    if task["description"]:
+        lines.append(f"About       {task['description']}")
+    if len(task["heads"]) > 1:
+        lines.append(click.style(f"Forked      {len(task['heads'])} heads", fg="yellow"))
+    lines += [f"Head        {head}" for head in task["heads"]]
+    if cost["agents"]:
+        columns = ("AGENT", "TYPE", "CHECKPOINTS", "TOKENS", "ITERATIONS")
+        rows = [tuple(agent.values()) for agent in cost["agents"]]
+        lines.append(render.table(columns, rows) or "")
+    return "\n".join(lines)

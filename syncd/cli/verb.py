@@ -1,0 +1,129 @@
+"""What every command shares: the node it works on, `--json`, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from syncd.errors import UsageError
+
+if TYPE_CHECKING:
+    from syncd.node import Node
+    from syncd.service import CheckpointService
+    from syncd.store import Skipped
+
+
+class _Stderr(logging.Handler):
+    """Warnings go to stderr in one line, whatever stdout carries."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(click.style("Warning: ", fg="yellow") + record.getMessage(), err=True)
+
+
+class App:
+    """One run of the program."""
+
+    def __init__(self, home: Path | None) -> None:
+        self._home = home
+        self.json = False
+        logger = logging.getLogger("syncd")
+        logger.handlers = [_Stderr()]
+        logger.propagate = False
+
+    @cached_property
+    def node(self) -> Node:
+        from syncd.node import Node
+
+        return Node(self._home)
+
+    @cached_property
+    def service(self) -> CheckpointService:
+        from syncd.service import CheckpointService
+
+        return CheckpointService(node=self.node)
+
+    def emit(self, document: Any, text: Callable[[], str | None] | str | None = None) -> None:
+        """Print the result: the document with --json, else the text made for people."""
+        if self.json:
+            click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+            return
+        shown = text() if callable(text) else text
+        if shown is not None:
+            click.echo(shown)
+
+    def task(self, task: str | None) -> str:
+        """The task named, else the one of this repository and branch."""
+        from syncd import workspace
+
+        found = task or workspace.task_of(Path.cwd())
+        if not found:
+            raise UsageError(
+                "no task is named, and this is not a git repository",
+                "Name the task, or run the command inside the repository it belongs to.",
+            )
+        return found
+
+    def say_skipped(self, skipped: list[Skipped]) -> list[dict[str, str]]:
+        """Tell of each damaged checkpoint that a read passed over."""
+        for item in skipped:
+            click.echo(
+                click.style("Skipped: ", fg="red")
+                + f"checkpoint {item.checkpoint_id} (entry {item.entry_id}): {item.problem}",
+                err=True,
+            )
+        return [item._asdict() for item in skipped]
+
+
+def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(App).json = True
+
+
+def verb(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command: takes --json, gets the App first."""
+    option = click.option(
+        "--json",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_set_json,
+        help="Print one JSON document.",
+    )
+    return option(click.pass_obj(function))
+
+
+def complete_tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion of task ids."""
+    app: App = ctx.find_object(App) or App(None)
+    ids = [row[0] for row in app.node.store.rows("task_ids")]
+    return [task for task in ids if task.startswith(incomplete)]
+
+
+def complete_checkpoints(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion of checkpoint ids."""
+    app: App = ctx.find_object(App) or App(None)
+    return app.node.store.find("checkpoint_ids", incomplete)
+
+
+def task_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.argument(
+        "task", required=False, envvar="SYNCD_TASK", shell_complete=complete_tasks
+    )(function)
+
+
+def id_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.argument("checkpoint_id", metavar="ID", shell_complete=complete_checkpoints)(
+        function
+    )
+
+
+def fallback_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--fallback", is_flag=True, help="Pass over damaged checkpoints, and say which."
+    )(function)

@@ -1,0 +1,261 @@
+"""What a user asks when something looks wrong: what happened to this, how much is there, is
+this installation sound?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from syncd import audit
+from syncd.entry import Entry
+from syncd.errors import CheckpointNotFoundError, SyncdError
+from syncd.node import Node, lock_problem
+from syncd.seal import fingerprint, flaw
+from syncd.sql import SQLITE_VERSION, version_of
+
+LOW_DISK_BYTES = 200 * 1024 * 1024
+_NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs"}
+
+
+# --- explain ----------------------------------------------------------------------------------
+
+
+def explain(node: Node, prefix: str) -> dict[str, Any]:
+    """The life of one checkpoint, or of the checkpoint that a revision belongs to."""
+    try:
+        current = node.store.row("checkpoint", (node.checkpoint_id(prefix),))
+    except CheckpointNotFoundError:
+        entry = node.store.entry(node.entry_id(prefix))
+        current = node.store.row("checkpoint", (entry.entity_id,)) if entry else None
+        if entry and current is None:
+            return {"id": entry.entity_id, "entity": entry.entity, "versions": [_version(entry)]}
+    if current is None:
+        raise CheckpointNotFoundError(f"there is no checkpoint or revision {prefix!r}") from None
+    versions = list(_lineage(node, current))
+    links = node.store.rows("links_of", (current[0],))
+    return {
+        "id": current[0],
+        "entity": "checkpoint",
+        "task_id": current[1],
+        "created_at": current[15],
+        "final": bool(current[10]),
+        "parent": current[9],
+        "linked_parents": [parent for (parent,) in links],
+        "versions": versions,
+        "safe": {"local": all(v["problem"] is None for v in versions), "cloud": "unconfigured"},
+    }
+
+
+def _lineage(node: Node, current: tuple[Any, ...]) -> Iterator[dict[str, Any]]:
+    """The versions from the newest back, each through the base it names."""
+    row = current[16:]
+    pending = [Entry(*row)] if row[0] is not None else []
+    seen: set[str] = set()
+    while pending:
+        entry = pending.pop()
+        seen.add(entry.entry_id)
+        yield _version(entry)
+        for base in orjson.loads(entry.bases):
+            found = node.store.entry(base)
+            if found and base not in seen:
+                pending.append(found)
+
+
+def _version(entry: Entry) -> dict[str, Any]:
+    return {
+        "revision": entry.entry_id,
+        "op": entry.op,
+        "at": entry.at,
+        "actor": entry.actor,
+        "device_id": entry.device_id,
+        "device_seq": entry.device_seq,
+        "cursor": entry.seq,
+        "bases": orjson.loads(entry.bases),
+        "hash": entry.hash,
+        "chain": entry.chain.hex(),
+        "signed": entry.signature is not None,
+        "bytes": len(entry.body),
+        "problem": flaw(entry),
+    }
+
+
+# --- stats ------------------------------------------------------------------------------------
+
+
+def stats(node: Node) -> dict[str, Any]:
+    entries, cursor, checkpoints, tasks, problems = node.store.row("counts") or (0, 0, 0, 0, 0)
+    sizes = node.store.rows("task_sizes", (10,))
+    return {
+        "device_id": node.store.device_id,
+        "home": str(node.home),
+        "cursor": cursor or 0,
+        "entries": entries,
+        "checkpoints": checkpoints,
+        "tasks": tasks,
+        "problems": problems,
+        "bytes": {
+            "database": _size(node.database),
+            "wal": _size(node.database.with_name("context.db-wal")),
+            "backups": sum(_size(path) for path in (node.home / "backups").glob("*")),
+            "free": shutil.disk_usage(node.home).free,
+        },
+        "largest_tasks": [
+            {"id": task, "checkpoints": count, "tokens": tokens} for task, count, tokens in sizes
+        ],
+    }
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+# --- doctor -----------------------------------------------------------------------------------
+
+
+class Check(NamedTuple):
+    """`state` is ok, attention or failed."""
+
+    name: str
+    state: str
+    detail: str
+    remedy: str = ""
+
+
+def doctor(node: Node) -> list[Check]:
+    """Every check, each by itself: one that fails must not hide the others."""
+    return [_guarded(name, check, node) for name, check in _CHECKS.items()]
+
+
+def _guarded(name: str, check: Callable[[Node], Check], node: Node) -> Check:
+    try:
+        return check(node)._replace(name=name)
+    except SyncdError as error:
+        return Check(name, "failed", error.message, error.remedy)
+    except (OSError, sqlite3.Error) as error:
+        return Check(name, "failed", str(error), SyncdError.remedy)
+
+
+def _home(node: Node) -> Check:
+    node.prepare()
+    loose = [
+        path
+        for path in (node.home, *node.home.iterdir(), *(node.home / "keys").iterdir())
+        if stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]
+    if loose:
+        return Check(
+            "", "attention", f"others may read {loose[0]}", f"chmod -R go-rwx '{node.home}'"
+        )
+    return Check("", "ok", f"{node.home}, yours alone")
+
+
+def _file_system(node: Node) -> Check:
+    if problem := lock_problem(node.home / "run"):
+        return Check("", "failed", f"no locks: {problem}", "Set SYNCD_HOME to a local disk.")
+    kind = _file_system_of(node.home)
+    if kind in _NETWORK_FILE_SYSTEMS:
+        return Check(
+            "",
+            "attention",
+            f"{kind} is a network file system, where SQLite's locks are not reliable",
+            "Set SYNCD_HOME to a local disk.",
+        )
+    return Check("", "ok", f"{kind or 'local'}, locks work")
+
+
+def _file_system_of(path: Path) -> str:
+    """The type of the mount that `path` lies on; empty where the system does not tell."""
+    mounts = Path("/proc/self/mounts")
+    if not mounts.exists():
+        return ""
+    best = ("", "")
+    for line in mounts.read_text().splitlines():
+        _, point, kind, *_ = line.split(" ")
+        point = point.encode().decode("unicode_escape")
+        if path.resolve().is_relative_to(point) and len(point) >= len(best[0]):
+            best = (point, kind)
+    return best[1]
+
+
+def _disk(node: Node) -> Check:
+    free = shutil.disk_usage(node.home).free
+    text = f"{free // (1024 * 1024):,} MB free"
+    if free < LOW_DISK_BYTES:
+        return Check("", "attention", text, "Free some space; writes fail when the disk is full.")
+    return Check("", "ok", text)
+
+
+def _settings(node: Node) -> Check:
+    changed = [v.setting.name for v in node.settings.explained() if v.source != "default"]
+    return Check("", "ok", f"{', '.join(changed)} set" if changed else "all at their defaults")
+
+
+def _database(node: Node) -> Check:
+    connection = node.store.connection
+    mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if mode != "wal" or found != "ok":
+        return Check("", "failed", f"{found}, journal {mode}", "See `syncd backup list`.")
+    version = version_of(connection)
+    return Check("", "ok", f"schema {version} of {SQLITE_VERSION}, SQLite {sqlite3.sqlite_version}")
+
+
+def _key(node: Node) -> Check:
+    path = node.home / "keys" / "signing.pem"
+    if not path.exists():
+        return Check("", "failed", f"{path} is missing", "Restore it from your own backup.")
+    return Check("", "ok", f"fingerprint {fingerprint(node.key.public())[:16]}…")
+
+
+def _record(node: Node) -> Check:
+    """A clean audit clears what reads have met; so this looks at what is known, not at all."""
+    problems = node.store.rows("problems")
+    if problems:
+        return Check(
+            "",
+            "attention",
+            f"{len(problems)} damaged, first: entry {problems[0][0]} ({problems[0][1]})",
+            "`syncd audit verify` checks everything and names each.",
+        )
+    return Check("", "ok", "no damage met so far")
+
+
+def _views(node: Node) -> Check:
+    """The newest entries only: enough to notice a database that was edited by hand."""
+    connection = audit.reader(node.store)
+    try:
+        rows = connection.execute(
+            "SELECT COUNT(*) FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq"
+            " WHERE l.entity_id IS NOT c.id AND c.hlc > 0"
+        ).fetchone()
+    finally:
+        connection.close()
+    if rows[0]:
+        return Check("", "attention", f"{rows[0]} rows differ from the log", "`syncd rebuild`")
+    return Check("", "ok", "agree with the log")
+
+
+def _python(_: Node) -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Check("", "ok", f"Python {version}, pid {os.getpid()}, {sys.executable}")
+
+
+_CHECKS: dict[str, Callable[[Node], Check]] = {
+    "home": _home,
+    "file system": _file_system,
+    "disk": _disk,
+    "settings": _settings,
+    "database": _database,
+    "views": _views,
+    "record": _record,
+    "signing key": _key,
+    "python": _python,
+}
