@@ -27,8 +27,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 -- add_checkpoint --
 -- The first version of a checkpoint.
 INSERT INTO checkpoints (id, task_id, agent_id, agent_type, iteration, phase, status, reason,
-                         tokens, parent_id, final, seq, device_id, task_seq, hlc, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                         tokens, parent_id, final, seq, first_seq, device_id, task_seq, hlc,
+                         created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- change_checkpoint --
 -- A later version; its place in the task stays that of the first.
@@ -61,21 +62,33 @@ DO UPDATE SET hlc = excluded.hlc, revision = excluded.revision, seq = excluded.s
 
 -- checkpoint --
 -- One checkpoint with its entry.
-SELECT c.*, l.* FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq WHERE c.id = ?
+SELECT c.*, l.*,
+  (SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+   ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1)
+FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq WHERE c.id = ?
 
 -- latest --
 -- A task's newest checkpoint with its entry.
-SELECT c.*, l.* FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq
+SELECT c.*, l.*,
+  (SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+   ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1)
+FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq
 WHERE c.task_id = ? ORDER BY c.hlc DESC, c.id DESC LIMIT 1
 
 -- history --
 -- A task's checkpoints, newest first.
-SELECT c.*, l.* FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq
+SELECT c.*, l.*,
+  (SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+   ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1)
+FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq
 WHERE c.task_id = ? ORDER BY c.hlc DESC, c.id DESC LIMIT ?
 
 -- by_agent --
 -- An agent's checkpoints in a time range, newest first, through the tasks it took part in.
-SELECT c.*, l.* FROM participants p
+SELECT c.*, l.*,
+  (SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+   ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1)
+FROM participants p
 JOIN checkpoints c ON c.task_id = p.task_id AND c.agent_id = p.agent_id
 LEFT JOIN log l ON l.seq = c.seq
 WHERE p.agent_id = ? AND c.hlc >= ? AND c.hlc < ?
@@ -83,12 +96,18 @@ ORDER BY c.hlc DESC, c.id DESC LIMIT ?
 
 -- by_time --
 -- Everybody's checkpoints created in a time range, newest version first.
-SELECT c.*, l.* FROM log l JOIN checkpoints c ON c.id = l.entity_id AND c.seq = l.seq
+SELECT c.*, l.*,
+  (SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+   ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1)
+FROM log l JOIN checkpoints c ON c.id = l.entity_id AND c.seq = l.seq
 WHERE l.entity = 'checkpoint' AND c.hlc >= ? AND c.hlc < ? ORDER BY l.seq DESC LIMIT ?
 
 -- page_before --
 -- Checkpoints with their current entry, newest version first, a page at a time.
-SELECT c.*, l.* FROM log l JOIN checkpoints c ON c.id = l.entity_id AND c.seq = l.seq
+SELECT c.*, l.*,
+  (SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+   ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1)
+FROM log l JOIN checkpoints c ON c.id = l.entity_id AND c.seq = l.seq
 WHERE l.entity = 'checkpoint' AND l.seq < ? ORDER BY l.seq DESC LIMIT ?
 
 -- checkpoint_ids --
@@ -97,11 +116,19 @@ SELECT id FROM checkpoints WHERE id >= ? AND id < ? ORDER BY id LIMIT 3
 
 -- entry_ids --
 -- Entries whose id begins so.
-SELECT entry_id FROM log WHERE entry_id >= ? AND entry_id < ? ORDER BY entry_id LIMIT 3
+SELECT entry_id FROM log
+WHERE entry_id <> entity_id AND entry_id >= ?1 AND entry_id < ?2
+UNION
+SELECT l.entry_id FROM checkpoints c JOIN log l ON l.seq = c.first_seq
+WHERE c.id >= ?1 AND c.id < ?2 AND l.entry_id = c.id
+ORDER BY 1 LIMIT 3
 
 -- entry --
 -- One entry of the log.
-SELECT * FROM log WHERE entry_id = ?
+SELECT * FROM log WHERE entry_id = ?1 AND entry_id <> entity_id
+UNION ALL
+SELECT l.* FROM checkpoints c JOIN log l ON l.seq = c.first_seq
+WHERE c.id = ?1 AND l.entry_id = c.id
 
 -- links_of --
 -- Parents linked to a checkpoint after the fact, newest first.

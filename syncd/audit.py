@@ -134,6 +134,8 @@ class _Walk:
             yield f"device_seq {entry.device_seq} follows {number}: entries are missing"
         elif entry.previous != chain:
             yield "it does not continue the chain of the entry before it"
+        if entry.cloud_seq is None and entry.effective_hlc != entry.hlc:
+            yield "its place in time was changed"
         self._ends[entry.device_id] = (entry.device_seq, entry.chain)
         yield from self._task_problems(entry)
         yield from self._signature_problems(entry)
@@ -292,7 +294,7 @@ def _checkpoint_row(rows: list[_VersionRow], current: _VersionRow) -> tuple[Any,
     first = next((row for row in rows if row.op == CREATE), rows[0])
     return (
         first.entity_id, first.meta["task_id"], *checkpoint_columns(current.meta),
-        current.op == FINALIZE, current.seq, first.device_id, first.meta["task_seq"],
+        current.op == FINALIZE, current.seq, first.seq, first.device_id, first.meta["task_seq"],
         first.effective_hlc, first.at,
     )  # fmt: skip
 

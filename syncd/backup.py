@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from syncd.audit import verify_database
-from syncd.errors import CheckpointNotFoundError, DatabaseCorruptError, HomeError
-from syncd.sql import SQLITE_VERSION, queries, version_of
+from syncd.errors import (
+    BackupRefusedError,
+    CheckpointNotFoundError,
+    DatabaseCorruptError,
+)
+from syncd.sql import SQLITE_VERSION, migrate_sqlite, queries, version_of
 from syncd.store import translated
 
 REPLACED = "replaced"
@@ -26,7 +30,7 @@ class Backup(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """`lost_ids` are the entries that only the replaced database has."""
+    """How many entries are back, how many only the replaced database has, and where it is."""
 
     entries: int
     only_in_replaced: int
@@ -68,79 +72,103 @@ def restore(database: Path, folder: Path, name: str) -> Restored:
     source = _located(folder, name)
     with closing(_open(source, "ro")) as backup:
         entries, device = _checked(backup, source)
-        replaced = _set_aside(database, folder)
-        ours = _device_of(replaced)
-        if ours and device != ours:
-            raise HomeError(
-                f"{source.name} is from another device ({device}, this one is {ours})",
-                "Restore it in that device's home.",
-            )
-        try:
-            _fill(database, backup)
-        except sqlite3.Error as error:
-            raise translated(error) from error
-        return Restored(entries, _entries_missing(replaced, backup), replaced)
+    ours = _device_of(database)
+    if ours and device != ours:
+        raise BackupRefusedError(
+            f"{source.name} is from another device ({device}, this one is {ours})",
+            "Restore it in that device's home.",
+        )
+    incoming = _up_to_date_copy(source, folder)
+    try:
+        replaced = _exchange(database, folder, incoming)
+        return Restored(entries, _only_in(replaced, database), replaced)
+    except sqlite3.Error as error:
+        raise translated(error) from error
+    finally:
+        incoming.unlink(missing_ok=True)
+
+
+def _up_to_date_copy(source: Path, folder: Path) -> Path:
+    """A backup from before a migration is brought to today's schema, on a copy."""
+    copy = folder / f"incoming-{os.getpid()}.part"
+    copy.unlink(missing_ok=True)
+    shutil.copyfile(source, copy)
+    copy.chmod(0o600)
+    with closing(_open(copy, "rw")) as connection:
+        migrate_sqlite(connection, folder / "migrate.lock")
+        connection.execute("PRAGMA journal_mode = DELETE")
+    return copy
+
+
+def _exchange(database: Path, folder: Path, incoming: Path) -> Path:
+    """Swap the contents in one transaction: writers wait, and none of their entries is lost."""
+    try:
+        with closing(_open(database, "rw")) as live:
+            live.execute("ATTACH ? AS incoming", (f"{incoming.resolve().as_uri()}?mode=ro",))
+            live.execute("BEGIN IMMEDIATE")
+            replaced = create(database, folder, keep=0, label=REPLACED).path
+            for (table,) in live.execute(_TABLES).fetchall():
+                live.execute(f"DELETE FROM main.{table}")  # noqa: S608 (names from the schema)
+                live.execute(f"INSERT INTO main.{table} SELECT * FROM incoming.{table}")  # noqa: S608
+            live.execute("COMMIT")
+            return replaced
+    except DatabaseCorruptError:
+        return _replace_damaged(database, folder, incoming)
+    except sqlite3.Error as error:
+        if not isinstance(translated(error), DatabaseCorruptError):
+            raise
+        return _replace_damaged(database, folder, incoming)
+
+
+def _replace_damaged(database: Path, folder: Path, incoming: Path) -> Path:
+    replaced = _set_aside(database, folder)
+    for suffix in ("-wal", "-shm"):
+        database.with_name(database.name + suffix).unlink(missing_ok=True)
+    incoming.replace(database)
+    with closing(_open(database, "rw")) as live:
+        live.execute("PRAGMA journal_mode = WAL")
+    return replaced
+
+
+_TABLES = "SELECT name FROM main.sqlite_master WHERE type = 'table' AND name NOT LIKE '%sqlite%'"
 
 
 def _checked(backup: sqlite3.Connection, source: Path) -> tuple[int, str]:
+    """How many entries a backup has, and whose they are; refuses one that is not intact."""
     try:
         version = version_of(backup)
         if not 0 < version <= SQLITE_VERSION:
-            raise DatabaseCorruptError(f"{source.name} is not a database this syncd can read")
+            raise BackupRefusedError(f"{source.name} is not a database that this syncd can read")
         report = verify_database(backup, {})
         device = backup.execute(queries()["state"], ("device_id",)).fetchone()[0]
     except sqlite3.Error as error:
-        raise DatabaseCorruptError(
-            f"{source.name} is damaged ({error}); nothing was changed", _OTHER
-        ) from None
+        raise BackupRefusedError(f"{source.name} is damaged ({error})") from None
     if not report.ok:
         first = report.problems[0]
-        raise DatabaseCorruptError(
-            f"{source.name} is damaged (entry {first.entry_id or '?'}: {first.problem}); "
-            "nothing was changed",
-            _OTHER,
-        )
+        named = f"entry {first.entry_id}: " if first.entry_id else ""
+        raise BackupRefusedError(f"{source.name} is damaged ({named}{first.problem})")
     return report.entries, device
 
 
-_OTHER = "Choose another one: `syncd backup list`."
-
-
 def _set_aside(database: Path, folder: Path) -> Path:
-    """Keep the present database, byte for byte if SQLite can no longer read it."""
+    """Keep a database that SQLite cannot read any more, byte for byte."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    kept = folder / f"context-{stamp}-{REPLACED}.damaged"
+    for suffix in ("", "-wal"):
+        part = database.with_name(database.name + suffix)
+        if part.exists():
+            shutil.copy2(part, kept.with_name(kept.name + suffix))
+    return kept
+
+
+def _only_in(replaced: Path, database: Path) -> int:
+    """How many entries the replaced database has and the present one has not."""
     try:
-        return create(database, folder, keep=0, label=REPLACED).path
-    except (DatabaseCorruptError, HomeError):
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        kept = folder / f"context-{stamp}-{REPLACED}.damaged"
-        for suffix in ("", "-wal"):
-            part = database.with_name(database.name + suffix)
-            if part.exists():
-                shutil.copy2(part, kept.with_name(kept.name + suffix))
-        return kept
-
-
-def _fill(database: Path, backup: sqlite3.Connection) -> None:
-    """Through SQLite where possible: programs that have the database open go on with it."""
-    try:
-        with closing(_open(database, "rw")) as live:
-            backup.backup(live)
-    except sqlite3.DatabaseError:
-        for suffix in ("", "-wal", "-shm"):
-            database.with_name(database.name + suffix).unlink(missing_ok=True)
-        os.close(os.open(database, os.O_RDWR | os.O_CREAT, 0o600))
-        with closing(_open(database, "rw")) as live:
-            backup.backup(live)
-            live.execute("PRAGMA journal_mode = WAL")
-
-
-def _entries_missing(replaced: Path, backup: sqlite3.Connection) -> int:
-    try:
-        with closing(_open(replaced, "ro")) as old:
-            ids = {row[0] for row in old.execute("SELECT entry_id FROM log")}
+        with closing(_open(replaced, "ro")) as old, closing(_open(database, "ro")) as new:
+            ids = "SELECT entry_id FROM log"
+            return len({row[0] for row in old.execute(ids)} - {row[0] for row in new.execute(ids)})
     except sqlite3.Error:
         return 0
-    return len(ids - {row[0] for row in backup.execute("SELECT entry_id FROM log")})
 
 
 def _device_of(path: Path) -> str:

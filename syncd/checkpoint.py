@@ -121,13 +121,24 @@ class Part(BaseModel):
 
 
 def explained(error: ValidationError) -> str:
-    """Pydantic's findings in one line: where, what."""
-    findings = []
-    for item in error.errors(include_url=False)[:5]:
-        # A union reports each branch it tried; the branch names mean nothing to a user.
-        path = [str(step) for step in item["loc"] if not str(step).startswith(("str", "function"))]
-        findings.append(f"{'.'.join(path) or 'document'}: {item['msg']}")
-    return "; ".join(dict.fromkeys(findings))
+    """Pydantic's findings in one line: where, what. A union's branches count as one finding."""
+    findings: dict[str, str] = {}
+    for item in error.errors(include_url=False):
+        steps = [str(step) for step in item["loc"]]
+        path = ".".join(step for step in steps if not _is_branch(step)) or "document"
+        either = "should be a text or an object" if any(map(_is_branch, steps)) else item["msg"]
+        findings.setdefault(path, either)
+    lines = [f"{path}: {text}" for path, text in findings.items()]
+    more = len(lines) - _SHOWN_FINDINGS
+    return "; ".join(lines[:_SHOWN_FINDINGS]) + (f"; and {more} more" if more > 0 else "")
+
+
+_SHOWN_FINDINGS = 5
+
+
+def _is_branch(step: str) -> bool:
+    """The name of a union's branch stands in an error's path, but in no document."""
+    return step == "str" or (step[:1].isupper() and step in globals())
 
 
 class Step(Part):

@@ -20,6 +20,7 @@ from syncd.errors import CheckpointNotFoundError, SyncdError
 from syncd.node import Node, lock_problem
 from syncd.seal import fingerprint, flaw
 from syncd.sql import SQLITE_VERSION, version_of
+from syncd.store import VIEW_COLUMNS
 
 LOW_DISK_BYTES = 200 * 1024 * 1024
 _NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs"}
@@ -45,7 +46,7 @@ def explain(node: Node, prefix: str) -> dict[str, Any]:
         "id": current[0],
         "entity": "checkpoint",
         "task_id": current[1],
-        "created_at": current[15],
+        "created_at": current[16],
         "final": bool(current[10]),
         "parent": current[9],
         "linked_parents": [parent for (parent,) in links],
@@ -56,7 +57,7 @@ def explain(node: Node, prefix: str) -> dict[str, Any]:
 
 def _lineage(node: Node, current: tuple[Any, ...]) -> Iterator[dict[str, Any]]:
     """The versions from the newest back, each through the base it names."""
-    row = current[16:]
+    row = current[VIEW_COLUMNS : VIEW_COLUMNS + len(Entry._fields)]
     pending = [Entry(*row)] if row[0] is not None else []
     seen: set[str] = set()
     while pending:

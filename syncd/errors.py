@@ -140,6 +140,14 @@ class DatabaseCorruptError(StoreError):
     data_safe = False
 
 
+class BackupRefusedError(StoreError):
+    """A backup that is not fit to be restored; the database itself was not touched."""
+
+    code = "backup_refused"
+    exit_code = 5
+    remedy = "Choose another one: `syncd backup list`."
+
+
 class ConfigError(SyncdError):
     code = "config"
     exit_code = 2

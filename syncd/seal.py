@@ -31,6 +31,8 @@ def chain_value(previous: bytes, header: bytes, body_hash: str) -> bytes:
 
 def flaw(entry: Entry) -> str | None:
     """What is wrong with an entry taken by itself, or None."""
+    if not isinstance(entry.body, bytes) or not isinstance(entry.previous, bytes):
+        return "the body or the chain value has another type than what was written"
     if digest(entry.body) != entry.hash:
         return "the body does not match its hash"
     if not header_intact(entry):

@@ -189,7 +189,10 @@ class CheckpointService:
     ) -> Checkpoint:
         """Complete, seal and append one version; runs inside the caller's transaction."""
         checkpoint = _blocked_by_failure(checkpoint)
-        metadata, entry_id = checkpoint.metadata, uuid7()
+        metadata = checkpoint.metadata
+        # An id made here serves the entry too; one given from outside may exist on other devices.
+        generated = op == CREATE and "checkpoint_id" not in metadata.model_fields_set
+        entry_id = metadata.checkpoint_id if generated else uuid7()
         spot = self._store.place(metadata.task_id, metadata.agent_id)
         if op == CREATE and not parent:
             parent = spot.current_id or ""

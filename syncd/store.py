@@ -37,7 +37,8 @@ from syncd.errors import (
 from syncd.seal import GENESIS, SigningKey, chain_value, digest, flaw
 from syncd.sql import SQLITE_VERSION, queries, version_of
 
-VIEW_COLUMNS = 16
+VIEW_COLUMNS = 17
+_ENTRY_END = VIEW_COLUMNS + len(Entry._fields)
 FOREVER = 2**63 - 1
 _PAGE = 500
 # A connection that crossed a fork may neither be used nor closed in the child.
@@ -59,6 +60,7 @@ class CheckpointRow(NamedTuple):
     parent_id: str
     final: int
     seq: int
+    first_seq: int
     device_id: str
     task_seq: int
     hlc: int
@@ -284,7 +286,7 @@ class Store:
         before = FOREVER
         while page := self.rows("page_before", (before, _PAGE)):
             for row in page:
-                body: bytes = row[-1]
+                body: bytes = row[_ENTRY_END - 1]
                 if needle in body.decode("utf-8", "replace").casefold():
                     found += self._checked([row], skipped)
                     if len(found) == limit:
@@ -343,7 +345,7 @@ class Store:
         """The parent stands in the header, which outlives a damaged body."""
         view = CheckpointRow(*row[:VIEW_COLUMNS])
         try:
-            parent: str = orjson.loads(Entry(*row[VIEW_COLUMNS:]).meta)["parent"]
+            parent: str = orjson.loads(Entry(*row[VIEW_COLUMNS:_ENTRY_END]).meta)["parent"]
         except (TypeError, ValueError, KeyError):
             return view.parent_id
         return parent if parent != view.id else view.parent_id
@@ -351,14 +353,13 @@ class Store:
     def verified(self, row: tuple[Any, ...]) -> Record:
         """Check a joined row: body against hash, header against chain, view against both."""
         view = CheckpointRow(*row[:VIEW_COLUMNS])
-        entry = Entry(*row[VIEW_COLUMNS:])
+        entry = Entry(*row[VIEW_COLUMNS:_ENTRY_END])
         problem = "its entry is missing from the log" if entry.seq is None else flaw(entry)
         problem = problem or _view_flaw(view, entry)
         if problem:
             entry_id = entry.entry_id or f"seq {view.seq}"
             raise self.damaged(f"checkpoint {view.id}", entry_id, problem)
-        links = self.row("links_of", (view.id,))
-        return Record(view, entry, links[0] if links else "")
+        return Record(view, entry, row[_ENTRY_END] or "")
 
     def damaged(self, subject: str, entry_id: str, problem: str) -> CheckpointCorruptionError:
         """The error for damage met while reading, after recording it."""
@@ -401,7 +402,7 @@ def checkpoint_columns(meta: dict[str, Any]) -> tuple[Any, ...]:
 def first_version(entry: Entry, meta: dict[str, Any]) -> tuple[Any, ...]:
     """The view row of a new checkpoint."""
     return (
-        entry.entity_id, meta["task_id"], *checkpoint_columns(meta), False, entry.seq,
+        entry.entity_id, meta["task_id"], *checkpoint_columns(meta), False, entry.seq, entry.seq,
         entry.device_id, meta["task_seq"], entry.effective_hlc, entry.at,
     )  # fmt: skip
 

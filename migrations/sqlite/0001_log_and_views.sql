@@ -4,7 +4,7 @@
 -- last row or close to it, so (device_id, device_seq) needs none.
 CREATE TABLE log (
   seq           INTEGER PRIMARY KEY,
-  entry_id      TEXT    NOT NULL UNIQUE,
+  entry_id      TEXT    NOT NULL,
   device_id     TEXT    NOT NULL,
   device_seq    INTEGER NOT NULL,
   entity        TEXT    NOT NULL,
@@ -26,7 +26,10 @@ CREATE TABLE log (
   body          BLOB    NOT NULL
 );
 
--- View: the current version of each checkpoint, `seq` its entry. From `device_id` on, the columns
+-- A new checkpoint's entry carries the checkpoint's own id, so `checkpoints` finds it already.
+CREATE UNIQUE INDEX log_by_entry ON log (entry_id) WHERE entry_id <> entity_id;
+
+-- View: the current version of each checkpoint, `seq` its entry. From `first_seq` on, the columns
 -- are the first version's. A small row: every byte here is written with every checkpoint.
 CREATE TABLE checkpoints (
   id         TEXT    PRIMARY KEY,
@@ -41,6 +44,7 @@ CREATE TABLE checkpoints (
   parent_id  TEXT    NOT NULL,
   final      INTEGER NOT NULL,
   seq        INTEGER NOT NULL,
+  first_seq  INTEGER NOT NULL,
   device_id  TEXT    NOT NULL,
   task_seq   INTEGER NOT NULL,
   hlc        INTEGER NOT NULL,

@@ -122,6 +122,8 @@ def created(options: dict[str, Any], task: str, agent: str | None, limit: int) -
 
     base = Checkpoint.from_dict(_read(options["file"], limit))
     document = base.body()
+    if "checkpoint_id" not in base.metadata.model_fields_set:
+        del document["metadata"]["checkpoint_id"]
     for path, value in given(options).items():
         _put(document, path, value)
     document["metadata"]["task_id"] = task or base.metadata.task_id
@@ -196,7 +198,7 @@ def _bytes(file: str, limit: int) -> bytes:
         raise InvalidInputError(f"{file}: {error.strerror}") from None
     if len(content) > limit:
         raise InvalidInputError(
-            f"{file} has more than {limit:,} bytes",
+            f"{'standard input' if file == '-' else file} has more than {limit:,} bytes",
             "Keep large data in files and name them in the checkpoint.",
         )
     return content
