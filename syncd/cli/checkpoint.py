@@ -21,6 +21,7 @@ from syncd.errors import CheckpointCorruptionError, CheckpointNotFoundError
 
 if TYPE_CHECKING:
     from syncd.checkpoint import Checkpoint
+    from syncd.entry import Entry
     from syncd.store import Record, Skipped
 
 
@@ -241,19 +242,32 @@ def search(app: App, text: str, limit: int, fallback: bool) -> None:
 def diff(app: App, a: str, b: str) -> None:
     """Compare two checkpoints, or two revisions of one."""
     from syncd.compare import changes
+    from syncd.store import opened
 
-    found = changes(_body(app, a), _body(app, b))
+    before, after = _versions(app, a, b)
+    found = changes(opened(before), opened(after))
     app.emit([change._asdict() for change in found], lambda: _diff_text(found))
 
 
-def _body(app: App, prefix: str) -> dict[str, Any]:
-    from syncd.store import opened
+def _versions(app: App, a: str, b: str) -> list[Entry]:
+    """The entries meant: a checkpoint stands for its newest version, unless the other one is a
+    revision of it. (A first revision has its checkpoint's id.)"""
+    store = app.node.store
+    ids = [_checkpoint_or_revision(app, prefix) for prefix in (a, b)]
+    entries = [store.version(full_id) if revision else None for full_id, revision in ids]
+    subjects = {entry.entity_id for entry in entries if entry}
+    return [
+        entry
+        or (store.version(full_id) if full_id in subjects else store.checkpoint(full_id).entry)
+        for entry, (full_id, _) in zip(entries, ids, strict=True)
+    ]
 
+
+def _checkpoint_or_revision(app: App, prefix: str) -> tuple[str, bool]:
     try:
-        entry = app.node.store.checkpoint(app.node.checkpoint_id(prefix)).entry
+        return app.node.checkpoint_id(prefix), False
     except CheckpointNotFoundError:
-        entry = app.node.store.version(app.node.entry_id(prefix))
-    return opened(entry)
+        return app.node.entry_id(prefix), True
 
 
 def _diff_text(found: list[Any]) -> str:

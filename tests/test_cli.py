@@ -1,0 +1,578 @@
+"""The command line keeps its contract: names, JSON shapes, exit codes, errors that help."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from syncd.cli.app import command_paths
+
+SYNCD = str(Path(sys.executable).with_name("syncd"))
+
+
+CREATE = ("checkpoint", "create", "--task", "t", "--agent", "a")
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def error(self) -> dict[str, Any]:
+        error: dict[str, Any] = json.loads(self.err)["error"]
+        return error
+
+
+def run(*arguments: str, stdin: str | bytes = "", cwd: Path | None = None) -> Result:
+    raw = stdin.encode() if isinstance(stdin, str) else stdin
+    cwd = cwd or Path(os.environ["SYNCD_HOME"]).parent  # outside any repository
+    done = subprocess.run([SYNCD, *arguments], input=raw, capture_output=True, cwd=cwd, timeout=60)
+    result = Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+    assert "Traceback" not in result.err + result.out
+    return result
+
+
+def ok(*arguments: str, stdin: str | bytes = "", cwd: Path | None = None) -> Result:
+    result = run(*arguments, stdin=stdin, cwd=cwd)
+    assert result.code == 0, result.err
+    return result
+
+
+def create(task: str = "t", *options: str) -> str:
+    return ok("checkpoint", "create", "--task", task, "--agent", "ann", *options).out.strip()
+
+
+def corrupt(home: Path, checkpoint_id: str) -> str:
+    """Change a byte of a checkpoint's body; returns its entry."""
+    connection = sqlite3.connect(home / "context.db")
+    seq, entry_id = connection.execute(
+        "SELECT l.seq, l.entry_id FROM checkpoints c JOIN log l ON l.seq = c.seq WHERE c.id = ?",
+        (checkpoint_id,),
+    ).fetchone()
+    connection.execute(
+        "UPDATE log SET body = CAST(replace(body, 'version', 'versiom') AS BLOB) WHERE seq = ?",
+        (seq,),
+    )
+    connection.commit()
+    connection.close()
+    return str(entry_id)
+
+
+# --- writing and reading ----------------------------------------------------------------------
+
+
+def test_create_prints_the_id_and_latest_shows_the_checkpoint() -> None:
+    checkpoint_id = create("demo", "--completed", "one", "--pending", "two", "--decision", "three")
+    shown = ok("checkpoint", "latest", "demo")
+    for text in (checkpoint_id, "one", "two", "three", "verified"):
+        assert text in shown.out
+
+
+def test_create_prints_the_whole_checkpoint_as_json() -> None:
+    document = ok(
+        "checkpoint", "create", "--task", "demo", "--agent", "ann", "--agent-type", "qa",
+        "--iteration", "3", "--phase", "testing", "--status", "blocked", "--reason", "failure",
+        "--error", "it broke", "--completed", "a", "--completed", "b", "--pending", "c",
+        "--blocked", "d", "--focus", "c", "--decision", "e", "--tokens", "42", "--json",
+    ).json()  # fmt: skip
+    assert document["metadata"]["agent_type"] == "qa"
+    assert document["metadata"]["iteration"] == 3
+    assert document["metadata"]["reason"] == "failure"
+    state = document["execution_state"]
+    assert (state["phase"], state["status"]) == ("testing", "blocked")
+    assert state["completed_items"] == ["a", "b"]
+    assert state["blocked_items"] == ["d", "it broke"]
+    assert document["metrics"]["tokens_consumed"] == 42
+    assert document["verified"] is True
+    assert re.fullmatch(r"[0-9a-f]{64}", document["compliance"]["hash"])
+    assert ok("checkpoint", "latest", "demo", "--json").json() == document
+
+
+def test_the_hash_can_be_recomputed_from_the_json_alone() -> None:
+    import hashlib
+
+    import rfc8785
+
+    create("demo", "--duration", "1.5", "--finding", "größer → 😀 ﬀ")
+    document = ok("checkpoint", "latest", "demo", "--json").json()
+    wanted = document["compliance"].pop("hash")
+    document["compliance"].pop("signature")
+    document.pop("revision")
+    document.pop("verified")
+    assert hashlib.sha256(rfc8785.dumps(document)).hexdigest() == wanted
+
+
+def test_a_document_and_options_combine(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint.json"
+    file.write_text(
+        json.dumps(
+            {
+                "metadata": {"task_id": "from-file", "agent_id": "bob", "team": "blue"},
+                "execution_state": {"phase": "implementation", "completed_items": ["a"]},
+            }
+        )
+    )
+    document = ok(
+        "checkpoint", "create", "--file", str(file), "--completed", "b", "--agent", "ann", "--json"
+    ).json()
+    assert document["metadata"]["task_id"] == "from-file"
+    assert document["metadata"]["agent_id"] == "ann"
+    assert document["metadata"]["team"] == "blue"
+    assert document["execution_state"]["completed_items"] == ["a", "b"]
+    assert document["execution_state"]["phase"] == "implementing"
+
+
+def test_a_document_is_read_from_standard_input() -> None:
+    body = json.dumps(
+        {"phase": "verification", "completedSteps": [{"step": "s", "filesCreated": ["f"]}]}
+    )
+    document = ok(
+        "checkpoint", "create", "--task", "t", "--agent", "a", "--file", "-", "--json", stdin=body
+    ).json()
+    assert document["execution_state"]["phase"] == "testing"
+    done = document["execution_state"]["completed_items"]
+    assert done == [{"step": "s", "files_created": ["f"]}]
+
+
+def test_update_moves_a_completed_item_out_of_pending() -> None:
+    checkpoint_id = create("t", "--pending", "x", "--pending", "y", "--focus", "x")
+    changed = ok("checkpoint", "update", checkpoint_id, "--completed", "x", "--json").json()
+    state = changed["execution_state"]
+    assert state["completed_items"] == ["x"]
+    assert state["pending_items"] == ["y"]
+    assert state["current_focus"] == ""
+
+
+def test_update_takes_a_merge_patch(tmp_path: Path) -> None:
+    checkpoint_id = create("t", "--stage", "early", "--tokens", "5")
+    patch = json.dumps({"execution_state": {"stage": None, "current_focus": "z"}})
+    changed = ok("checkpoint", "update", checkpoint_id, "--file", "-", "--json", stdin=patch).json()
+    assert "stage" not in changed["execution_state"]
+    assert changed["execution_state"]["current_focus"] == "z"
+    assert changed["metrics"]["tokens_consumed"] == 5
+
+
+def test_a_stale_base_is_a_conflict() -> None:
+    checkpoint_id = create()
+    first = ok("checkpoint", "show", checkpoint_id, "--json").json()["revision"]
+    ok("checkpoint", "update", checkpoint_id, "--base", first, "--focus", "x")
+    refused = run("checkpoint", "update", checkpoint_id, "--base", first, "--focus", "y", "--json")
+    assert refused.code == 7
+    assert refused.error()["code"] == "stale_base"
+    assert (
+        ok("checkpoint", "show", checkpoint_id, "--json").json()["execution_state"]["current_focus"]
+        == "x"
+    )
+
+
+def test_a_finalized_checkpoint_is_signed_and_takes_no_update() -> None:
+    checkpoint_id = create()
+    done = ok(
+        "checkpoint", "finalize", checkpoint_id, "--status", "complete", "--sign-as", "Ann",
+        "--meaning", "approved", "--json",
+    ).json()  # fmt: skip
+    assert done["execution_state"]["status"] == "complete"
+    assert done["compliance"]["signed_by"]["name"] == "Ann"
+    assert len(done["compliance"]["signature"]) == 128
+    assert "Ann: approved" in ok("checkpoint", "show", checkpoint_id).out
+    assert run("checkpoint", "update", checkpoint_id, "--focus", "x").code == 7
+    assert run("checkpoint", "finalize", checkpoint_id).code == 7
+
+
+def test_link_names_another_parent() -> None:
+    first, second, third = create(), create(), create()
+    assert (
+        ok("checkpoint", "show", third, "--json").json()["recovery"]["last_successful_state"]
+        == second
+    )
+    ok("checkpoint", "link", first, third)
+    linked = ok("checkpoint", "show", third, "--json").json()
+    assert linked["recovery"]["last_successful_state"] == first
+    assert linked["verified"]
+
+
+def test_history_list_and_search_are_newest_first() -> None:
+    ids = [create("t", "--completed", f"Step {number}") for number in range(12)]
+    history = ok("checkpoint", "history", "t", "--json").json()
+    assert [c["metadata"]["checkpoint_id"] for c in history] == ids[:1:-1]
+    listed = ok("checkpoint", "list", "--agent", "ann", "--limit", "3", "--json")
+    assert [c["metadata"]["checkpoint_id"] for c in listed.json()] == ids[:-4:-1]
+    assert "more than 3" in listed.err
+    found = ok("checkpoint", "search", "step 7", "--json").json()
+    assert [c["metadata"]["checkpoint_id"] for c in found] == [ids[7]]
+    assert ok("checkpoint", "list", "--since", "2100-01-01T00:00:00Z", "--json").json() == []
+
+
+def test_diff_compares_checkpoints_and_revisions() -> None:
+    checkpoint_id = create("t", "--focus", "old")
+    before = ok("checkpoint", "show", checkpoint_id, "--json").json()["revision"]
+    after = ok("checkpoint", "update", checkpoint_id, "--focus", "new", "--json").json()["revision"]
+    found = {c["path"]: c for c in ok("checkpoint", "diff", before, after, "--json").json()}
+    assert found["execution_state.current_focus"] == {
+        "path": "execution_state.current_focus", "before": "old", "after": "new",
+    }  # fmt: skip
+    other = create("t", "--focus", "other")
+    text = ok("checkpoint", "diff", checkpoint_id, other).out
+    assert "execution_state.current_focus" in text
+    assert "- new" in text
+    assert "+ other" in text
+
+
+def test_ids_may_be_shortened_while_unambiguous() -> None:
+    first = create()
+    assert ok("checkpoint", "show", first[:13]).out.startswith(first)
+    create()
+    ambiguous = run("checkpoint", "show", first[:4], "--json")
+    assert ambiguous.code == 2
+    assert "more than one" in ambiguous.error()["message"]
+
+
+def test_inside_a_repository_the_task_and_the_workspace_are_known(tmp_path: Path) -> None:
+    repository = tmp_path / "project"
+    repository.mkdir()
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository)]
+    subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
+    (repository / "code.py").write_text("print()\n")
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "x"], check=True)
+    document = ok(
+        "checkpoint", "create", "--agent", "a", "--modified", "code.py", "--json", cwd=repository
+    ).json()
+    assert document["metadata"]["task_id"] == "project@main"
+    workspace = document["workspace"]
+    assert workspace["branch"] == "main"
+    assert workspace["dirty"] is False
+    assert len(workspace["head"]) == 40
+    assert set(workspace["files"]) == {"code.py"}
+    assert ok("checkpoint", "latest", "--json", cwd=repository).json() == document
+    assert ok("task", "show", "--json", cwd=repository).json()["id"] == "project@main"
+
+
+# --- tasks, audit, backup, diagnosis ----------------------------------------------------------
+
+
+def test_tasks_have_the_documented_shape() -> None:
+    added = ok("task", "add", "T-1", "--title", "Title", "--budget", "100", "--json").json()
+    assert set(added) >= {"id", "title", "status", "budget", "retention", "heads", "cost"}
+    head = create("T-1", "--tokens", "30", "--status", "blocked")
+    shown = ok("task", "show", "T-1", "--json").json()
+    assert shown["heads"] == [head]
+    assert shown["cost"]["tokens"] == 30
+    assert shown["cost"]["budget_used"] == 0.3
+    assert shown["status"] == "blocked"
+    assert ok("task", "set", "T-1", "--status", "complete", "--json").json()["status"] == "complete"
+    assert [t["id"] for t in ok("task", "list", "--json").json()] == ["T-1"]
+    assert run("task", "add", "T-1").code == 7
+    assert run("task", "show", "T-2").code == 4
+    assert run("task", "set", "T-1", "--retention", "for a while").code == 2
+
+
+def test_two_checkpoints_with_one_parent_are_two_heads() -> None:
+    parent = create()
+    first, second = create("t", "--parent", parent), create("t", "--parent", parent)
+    assert ok("task", "show", "t", "--json").json()["heads"] == [second, first]
+    assert "Forked" in ok("task", "show", "t").out
+
+
+def test_damage_is_refused_recorded_and_passed_over_only_on_request(home: Path) -> None:
+    good, bad = create("t", "--focus", "good"), create("t", "--focus", "bad")
+    entry_id = corrupt(home, bad)
+    for command in (["latest", "t"], ["show", bad], ["history", "t"], ["list"], ["search", "bad"]):
+        refused = run("checkpoint", *command, "--json")
+        assert refused.code == 5, command
+        assert entry_id in refused.error()["message"]
+        assert refused.out == ""
+    assert run("doctor").code == 3
+    audit = run("audit", "verify", "--json")
+    assert audit.code == 5
+    assert audit.json()["problems"][0]["entry_id"] == entry_id
+    back = ok("checkpoint", "latest", "t", "--fallback", "--json")
+    assert back.json()["metadata"]["checkpoint_id"] == good
+    assert back.json()["skipped"][0]["checkpoint_id"] == bad
+    assert bad in back.err
+    rest = ok("checkpoint", "history", "t", "--fallback", "--json")
+    assert [c["metadata"]["checkpoint_id"] for c in rest.json()] == [good]
+    assert bad in rest.err
+    corrupt(home, good)
+    assert run("checkpoint", "latest", "t", "--fallback").code == 5
+
+
+def test_audit_verify_has_the_documented_shape() -> None:
+    ok("checkpoint", "finalize", create())
+    report = ok("audit", "verify", "--json").json()
+    assert report == {
+        "ok": True, "signer": "established", "entries": 2, "signatures": 1, "problems": [],
+    }  # fmt: skip
+    assert "Intact" in ok("audit", "verify").out
+
+
+def test_audit_list_shows_the_log() -> None:
+    checkpoint_id = create()
+    (entry,) = ok("audit", "list", "--json").json()
+    assert entry["entity_id"] == checkpoint_id
+    assert entry["meta"]["task_id"] == "t"
+    assert ok("audit", "list", "--task", "other", "--json").json() == []
+
+
+def test_explain_tells_the_versions_of_a_checkpoint() -> None:
+    checkpoint_id = create()
+    ok("checkpoint", "update", checkpoint_id, "--focus", "x")
+    revision = ok("checkpoint", "finalize", checkpoint_id, "--json").json()["revision"]
+    told = ok("explain", checkpoint_id, "--json").json()
+    assert [v["op"] for v in told["versions"]] == ["finalize", "update", "create"]
+    assert told["versions"][0]["signed"]
+    assert told["safe"] == {"local": True, "cloud": "unconfigured"}
+    assert ok("explain", revision, "--json").json() == told
+    assert run("explain", "nothing").code == 4
+
+
+def test_rebuild_mends_a_view(home: Path) -> None:
+    create()
+    assert ok("rebuild", "--json").json()["equal"] is True
+    connection = sqlite3.connect(home / "context.db")
+    connection.execute("DELETE FROM checkpoints")
+    connection.commit()
+    connection.close()
+    assert ok("rebuild", "--json").json()["equal"] is False
+    assert ok("checkpoint", "latest", "t").code == 0
+
+
+def test_backups_are_made_listed_and_restored() -> None:
+    kept = create()
+    made = ok("backup", "create", "--json").json()
+    create()
+    assert [b["name"] for b in ok("backup", "list", "--json").json()] == [made["name"]]
+    done = ok("backup", "restore", made["name"], "--json").json()
+    assert done["entries"] == 1
+    assert done["only_in_replaced"] == 1
+    assert ok("checkpoint", "latest", "t", "--json").json()["metadata"]["checkpoint_id"] == kept
+    assert run("backup", "restore", "nothing").code == 4
+
+
+def test_init_config_stats_and_doctor_speak_json(home: Path) -> None:
+    made = ok("init", "--json").json()
+    assert made["home"] == str(home)
+    assert made["created"] is True
+    assert ok("init", "--json").json()["created"] is False
+    settings = {s["name"]: s for s in ok("config", "--json").json()}
+    assert settings["backup.keep"]["source"] == "default"
+    create()
+    stats = ok("stats", "--json").json()
+    assert (stats["entries"], stats["checkpoints"], stats["tasks"]) == (1, 1, 1)
+    report = ok("doctor", "--json").json()
+    assert report["verdict"] == "ok"
+    assert {check["state"] for check in report["checks"]} == {"ok"}
+
+
+def test_doctor_notices_a_home_that_others_can_read(home: Path) -> None:
+    ok("init")
+    home.chmod(0o755)
+    result = run("doctor")
+    assert result.code == 3
+    assert "chmod" in result.out
+
+
+def test_the_home_option_goes_before_the_environment(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    assert ok("--home", str(other), "init", "--json").json()["home"] == str(other)
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "word"),
+    [
+        (["checkpoint", "latest", "nothing"], "", 4, "no checkpoint"),
+        (["checkpoint", "show", "nope"], "", 4, "nope"),
+        (["checkpoint", "create", "--task", "t"], "", 2, "--agent"),
+        (["checkpoint", "create", "--agent", "a"], "", 2, "task"),
+        ([*CREATE, "--phase", "x"], "", 2, "planning"),
+        ([*CREATE, "--tokens", "x"], "", 2, "integer"),
+        ([*CREATE, "--tokens", "-1"], "", 2, "greater"),
+        (["checkpoint", "create", "--task", "a\nb", "--agent", "a"], "", 2, "U+000A"),
+        (["checkpoint", "create", "--task", "x" * 10_000, "--agent", "a"], "", 2, "10000"),
+        ([*CREATE, "--parent", "z"], "", 4, "z"),
+        ([*CREATE, "-f", "-"], "{bad", 2, "line 1"),
+        ([*CREATE, "-f", "-"], "[]", 2, "object"),
+        ([*CREATE, "-f", "-"], '{"a":NaN}', 2, "NaN"),
+        (
+            [*CREATE, "-f", "-"],
+            '{"x": "\\ud800"}', 2, "surrogate",
+        ),
+        (
+            [*CREATE, "-f", "-"],
+            '{"metrics": {"tokens_consumed": "many"}}', 2, "metrics.tokens_consumed",
+        ),
+        (
+            [*CREATE, "-f", "-"],
+            '{"execution_state": {"completed_items": [5]}}', 2, "completed_items.0: should be",
+        ),
+        (
+            [*CREATE, "-f", "-"],
+            '{"x": "' + "y" * 1_100_000 + '"}', 2, "1,000,000",
+        ),
+        ([*CREATE, "-f", "/no/file"], "", 2, "/no/file"),
+        (["checkpoint", "list", "--since", "yesterday"], "", 2, "ISO 8601"),
+        (["checkpoint", "finalize", "x"], "", 4, "x"),
+        (["nonsense"], "", 2, "nonsense"),
+        (["checkpoint", "create", "--nonsense"], "", 2, "--nonsense"),
+        (["backup", "restore", "/etc/passwd"], "", 5, "passwd"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_cause_and_remedy_and_writes_nothing(
+    home: Path, arguments: list[str], stdin: str, code: int, word: str
+) -> None:
+    ok("init")
+    for_people = run(*arguments, stdin=stdin)
+    assert for_people.code == code
+    assert for_people.out == ""
+    cause, remedy, data = for_people.err.strip().splitlines()
+    assert word in cause + remedy
+    assert cause.startswith("Error: ")
+    assert remedy.startswith("Remedy: ")
+    assert data == "Data: safe, nothing was changed"
+    for_machines = run(*arguments, "--json", stdin=stdin)
+    assert for_machines.code == code
+    assert set(for_machines.error()) == {"code", "message", "remedy", "data_safe"}
+    connection = sqlite3.connect(home / "context.db")
+    assert connection.execute("SELECT COUNT(*) FROM log").fetchone() == (0,)
+    connection.close()
+
+
+def test_a_hundred_megabytes_are_refused_without_being_read_in() -> None:
+    result = run("checkpoint", "create", "--task", "t", "--agent", "a", "-f", "-",
+                 stdin=b" " * 100_000_000)  # fmt: skip
+    assert result.code == 2
+    assert "8,000,000 bytes" in result.err
+
+
+def test_an_odd_task_id_is_stored_as_it_is_and_never_becomes_a_path(home: Path) -> None:
+    before = set(home.parent.rglob("*"))
+    odd = "../../x '; DROP TABLE log; -- 😀"
+    create(odd)
+    assert ok("checkpoint", "latest", odd, "--json").json()["metadata"]["task_id"] == odd
+    outside = {p for p in set(home.parent.rglob("*")) - before if not p.is_relative_to(home)}
+    assert outside == set()
+
+
+def test_a_long_checkpoint_is_written_with_a_warning() -> None:
+    items = [option for n in range(10) for option in ("--pending", f"{n} " + "x" * 190)]
+    items += [option for n in range(10) for option in ("--completed", f"{n} " + "y" * 190)]
+    result = ok("checkpoint", "create", "--task", "t", "--agent", "a", *items)
+    assert "Warning:" in result.err
+    assert "renders" in result.err
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    create()
+    done = subprocess.run(
+        f"{SYNCD} audit list --json | true; echo ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+
+
+# --- what people see --------------------------------------------------------------------------
+
+
+def on_a_terminal(*arguments: str) -> str:
+    """Run with a terminal for stdout and return what it shows."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen([SYNCD, *arguments], stdout=follower, stderr=follower)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(leader)
+    assert process.wait(timeout=30) == 0
+    return shown.decode()
+
+
+def test_a_terminal_gets_colours_and_a_pipe_plain_text() -> None:
+    checkpoint_id = create("t", "--phase", "complete")
+    assert "\x1b[" in on_a_terminal("checkpoint", "latest", "t")
+    assert "\x1b[" in on_a_terminal("checkpoint", "history", "t")
+    for command in (
+        ["checkpoint", "latest", "t"],
+        ["checkpoint", "history", "t"],
+        ["task", "list"],
+    ):
+        assert "\x1b[" not in ok(*command).out
+    assert checkpoint_id in ok("checkpoint", "history", "t").out
+
+
+def test_tables_in_a_pipe_are_never_cut() -> None:
+    long = "a-task-with-a-name-that-is-far-longer-than-any-terminal-is-wide-" * 4
+    create(long)
+    assert long in ok("task", "list").out
+    assert long in ok("checkpoint", "list").out
+
+
+def test_help_shows_everyday_commands_first_and_every_command_has_help() -> None:
+    text = ok("--help").out
+    assert text.index("Every day") < text.index("Groups")
+    for path, command in command_paths().items():
+        assert command.help, path
+        for parameter in command.params:
+            assert parameter.param_type_name == "argument" or getattr(parameter, "help", None), (
+                path,
+                parameter.name,
+            )
+    assert ok("--version").out.startswith("syncd ")
+
+
+def test_every_command_takes_json() -> None:
+    for path, command in command_paths().items():
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert "--json" in options, path
+
+
+def test_completion_knows_commands_tasks_and_ids() -> None:
+    checkpoint_id = create("some-task")
+    assert "_SYNCD_COMPLETE" in ok("completion", "bash").out
+    for words, wanted in (
+        ("syncd check", "checkpoint"),
+        ("syncd checkpoint latest so", "some-task"),
+        (f"syncd checkpoint show {checkpoint_id[:8]}", checkpoint_id),
+    ):
+        environment = {
+            **os.environ,
+            "_SYNCD_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        }
+        done = subprocess.run([SYNCD], env=environment, capture_output=True, text=True, timeout=60)
+        assert wanted in done.stdout, (words, done)
+
+
+def test_reading_imports_nothing_heavy() -> None:
+    create()
+    script = (
+        "import sys; sys.argv = ['syncd', 'checkpoint', 'latest', 't']\n"
+        "from syncd.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as stop: assert not stop.code, stop.code\n"
+        "heavy = {'pydantic', 'psycopg', 'apscheduler', 'rich', 'sqlite_utils', 'cryptography'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
