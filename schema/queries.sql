@@ -60,6 +60,10 @@ INSERT INTO links (child_id, parent_id, hlc, revision, seq) VALUES (?, ?, ?, ?, 
 ON CONFLICT (child_id, parent_id)
 DO UPDATE SET hlc = excluded.hlc, revision = excluded.revision, seq = excluded.seq
 
+-- current_id --
+-- A task's newest checkpoint, whether intact or not.
+SELECT id FROM checkpoints WHERE task_id = ? ORDER BY hlc DESC, id DESC LIMIT 1
+
 -- checkpoint --
 -- One checkpoint with its entry.
 SELECT c.*, l.*,

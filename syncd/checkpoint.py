@@ -27,6 +27,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 
 from syncd.canonical import canonical, parse
 from syncd.entry import uuid7
@@ -112,12 +113,32 @@ class Part(BaseModel):
         return copy
 
     @classmethod
+    def named(cls, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The same document under the fields' own names, not checked."""
+        names = {alias: name for name, f in cls.model_fields.items() for alias in _accepted(f)}
+        result: dict[str, Any] = {}
+        for key, value in data.items():
+            name = key if key in cls.model_fields else names.get(key, key)
+            kind = cls.model_fields[name].annotation if name in cls.model_fields else None
+            if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, Part):
+                value = kind.named(value)
+            result[name] = value
+        return result
+
+    @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Build from a document; what is wrong with it is said with its path."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
             raise InvalidInputError(explained(error)) from None
+
+
+def _accepted(field: FieldInfo) -> list[str]:
+    """The names under which a field may come."""
+    alias = field.validation_alias
+    choices = alias.choices if isinstance(alias, AliasChoices) else []
+    return [name for name in choices if isinstance(name, str)]
 
 
 def explained(error: ValidationError) -> str:
@@ -402,6 +423,21 @@ _FLAT = {
     **dict.fromkeys(("recovery_instructions", "can_resume"), "recovery"),
 }  # fmt: skip
 
+
+def lifted(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A flat document sorted into the sections of schema 1.0; what stands in one already wins."""
+    flat = _FLAT.keys() & data.keys()
+    if not flat:
+        return data
+    document = {key: value for key, value in data.items() if key not in flat}
+    for key in data:
+        if key in flat:
+            name = _FLAT[key]
+            section = document.pop(to_camel(name), None) or document.get(name) or {}
+            document[name] = {key: data[key], **section}
+    return document
+
+
 # Not part of the record: what a read adds, and what is computed over the rest.
 READ_FIELDS = ("revision", "verified", "recorded_parent", "skipped")
 PROOF_FIELDS = ("hash", "signature")
@@ -427,18 +463,14 @@ class Checkpoint(Part):
 
     skipped: list[dict[str, str]] = extra_list()
 
+    @classmethod
+    def named(cls, data: Mapping[str, Any]) -> dict[str, Any]:
+        return super().named(lifted(data))
+
     @model_validator(mode="before")
     @classmethod
     def _lift(cls, data: Any) -> Any:
-        """Sort a flat document into the sections of schema 1.0."""
-        if not isinstance(data, Mapping) or not (flat := _FLAT.keys() & data.keys()):
-            return data
-        document = {key: value for key, value in data.items() if key not in flat}
-        for key in data:
-            if key in flat:
-                section = dict(document.get(_FLAT[key]) or {})
-                document[_FLAT[key]] = {key: data[key], **section}
-        return document
+        return lifted(data) if isinstance(data, Mapping) else data
 
     def body(self) -> dict[str, Any]:
         """What is stored, hashed and signed: everything but the proof and the reader's notes."""

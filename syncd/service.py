@@ -110,7 +110,6 @@ class CheckpointService:
         checked_id("task id", checkpoint.metadata.task_id)
         checked_id("agent id", checkpoint.metadata.agent_id)
         checked_id("checkpoint id", checkpoint.metadata.checkpoint_id)
-        parent = parent or checkpoint.recovery.last_successful_state
         with self._store.transaction():
             if parent and not self._store.row("checkpoint", (parent,)):
                 raise CheckpointNotFoundError(f"the parent {parent!r} does not exist")
@@ -122,8 +121,7 @@ class CheckpointService:
         """Write a new version. `changes` is a JSON merge patch; `base` guards against a race."""
         with self._store.transaction():
             current = self._opened(self._store.changeable(checkpoint_id, base))
-            changed = Checkpoint.from_dict(merged(current.body(), _plain(changes)))
-            return self._replace(current, changed)
+            return self._replace(current, patched(current, _plain(changes)))
 
     def revise(self, current: Checkpoint, changed: Checkpoint) -> Checkpoint:
         """Write `changed` as the next version of `current`, if that is still the newest."""
@@ -140,8 +138,7 @@ class CheckpointService:
         generate = HandoffProtocol.generate_continuation_prompt
         if changed.recovery.continuation_prompt == generate(current):
             changed = changed.amended(recovery=changed.recovery.amended(continuation_prompt=""))
-        parent = changed.recovery.last_successful_state
-        return self._write(changed, parent, UPDATE, base=current.revision)
+        return self._write(changed, None, UPDATE, base=current.revision)
 
     def finalize_checkpoint(
         self,
@@ -162,8 +159,7 @@ class CheckpointService:
             final = Checkpoint.from_dict(body)
             if signer:
                 final = final.amended(compliance=final.compliance.amended(signed_by=signer))
-            parent = final.recovery.last_successful_state
-            return self._write(final, parent, FINALIZE, current.revision, self.node.key)
+            return self._write(final, None, FINALIZE, current.revision, self.node.key)
 
     def link_checkpoints(self, parent_id: str, child_id: str, task_id: str | None = None) -> None:
         """Name another parent for a checkpoint; the checkpoint itself stays as it is."""
@@ -182,7 +178,7 @@ class CheckpointService:
     def _write(
         self,
         checkpoint: Checkpoint,
-        parent: str,
+        parent: str | None,
         op: str,
         base: str = "",
         key: SigningKey | None = None,
@@ -194,8 +190,9 @@ class CheckpointService:
         generated = op == CREATE and "checkpoint_id" not in metadata.model_fields_set
         entry_id = metadata.checkpoint_id if generated else uuid7()
         spot = self._store.place(metadata.task_id, metadata.agent_id)
-        if op == CREATE and not parent:
-            parent = spot.current_id or ""
+        parent = parent or checkpoint.recovery.last_successful_state
+        if op == CREATE:
+            parent = parent or spot.current_id or ""
         recovery = {
             "last_successful_state": parent,
             "continuation_prompt": checkpoint.recovery.continuation_prompt
@@ -265,7 +262,7 @@ class CheckpointService:
         if skipped is None:
             record = self._store.latest(task_id)
         else:
-            record = self._store.intact_from(self._store.place(task_id).current_id or "", skipped)
+            record = self._store.intact_from(self._store.current_id(task_id), skipped)
         return self._opened(record) if record else None
 
     def get_checkpoint_history(
@@ -325,6 +322,16 @@ def merged(document: Any, patch: Any) -> Any:
         else:
             result[key] = merged(result.get(key), value)
     return result
+
+
+def patched(checkpoint: Checkpoint, patch: Mapping[str, Any]) -> Checkpoint:
+    """A checkpoint with a merge patch applied, whose names may be aliases too."""
+    patch = Checkpoint.named(patch)
+    document = checkpoint.body()
+    for name in patch.get("execution_state") or {}:
+        # A new value says nothing about the word that the old one came in.
+        document["execution_state"].get("raw", {}).pop(name, None)
+    return Checkpoint.from_dict(merged(document, patch))
 
 
 def _plain(value: Any) -> Any:

@@ -296,6 +296,10 @@ class Store:
 
     # --- verified reads ---------------------------------------------------------------------
 
+    def current_id(self, task_id: str) -> str:
+        row = self.row("current_id", (task_id,))
+        return row[0] if row else ""
+
     def checkpoint(self, checkpoint_id: str) -> Record:
         row = self.row("checkpoint", (checkpoint_id,))
         if row is None:

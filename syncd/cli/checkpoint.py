@@ -158,7 +158,7 @@ def latest(app: App, task: str | None, fallback: bool) -> None:
     """
     task = app.task(task)
     if fallback:
-        return _emit_intact(app, app.node.store.place(task).current_id or "", task)
+        return _emit_intact(app, app.node.store.current_id(task), task)
     record = app.node.store.latest(task)
     if record is None:
         raise CheckpointNotFoundError(f"task {task!r} has no checkpoint", _TASKS)

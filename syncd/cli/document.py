@@ -143,9 +143,9 @@ def task_in(file: str | None, limit: int) -> str:
 def changed(options: dict[str, Any], current: Checkpoint, limit: int) -> Checkpoint:
     """`current` with the changes: a merge patch from --file, then the options."""
     from syncd.checkpoint import Checkpoint
-    from syncd.service import merged
+    from syncd.service import patched
 
-    document = merged(current.body(), _read(options["file"], limit))
+    document = patched(current, _read(options["file"], limit)).body()
     used = given(options)
     done = used.pop("execution_state.completed_items", ())
     for path, value in used.items():

@@ -1,0 +1,83 @@
+"""The words are true: every command is named, every example runs, every setting is listed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from syncd import CheckpointService, ExecutionState
+from syncd.cli.app import command_paths
+from syncd.config import SETTINGS, Setting
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LOG = (ROOT / "docs" / "log.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", command_paths())
+def test_the_readme_names_every_command(path: str) -> None:
+    assert re.search(rf"^\| `{path}[ `]", README, re.M)
+
+
+def test_the_readme_names_no_command_that_does_not_exist() -> None:
+    named = {" ".join(match.split()) for match in re.findall(r"^\| `(syncd [a-z ]+)", README, re.M)}
+    assert named == set(command_paths())
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_the_readme_lists_every_setting(setting: Setting) -> None:
+    row = f"| `{setting.name}` | `{setting.variable}` | {setting.default} | {setting.help} |"
+    assert row in README
+
+
+def test_the_five_minutes_work_as_written(tmp_path: Path) -> None:
+    section = README.split("## Five minutes")[1].split("### From Python")[0]
+    script = "set -euo pipefail\n" + "\n".join(re.findall(r"```sh\n(.*?)```", section, re.S))
+    assert script.count("syncd ") > 8
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Intact" in done.stdout
+
+
+def test_the_python_example_works_as_written() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "toggle" in done.stdout
+
+
+def test_the_verifier_in_the_docs_accepts_an_intact_log_and_refuses_a_changed_one(
+    service: CheckpointService,
+) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", LOG, re.S)
+    for number in range(3):
+        service.create_checkpoint("t\u00e4sk 😀", "a", ExecutionState(pending_items=[str(number)]))
+    service.close()
+
+    def check() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", script], cwd=service.node.home, capture_output=True, text=True
+        )
+
+    assert check().stdout.startswith("intact"), check().stderr
+    import sqlite3
+
+    with sqlite3.connect(service.node.database) as connection:
+        connection.execute("UPDATE log SET actor = 'mallory' WHERE seq = 2")
+    connection.close()
+    assert check().returncode != 0
+
+
+def test_links_in_the_documents_lead_somewhere() -> None:
+    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\((?!http)([^)#]+)", document.read_text(encoding="utf-8")):
+            assert (document.parent / target).exists(), (document.name, target)
