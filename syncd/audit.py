@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from syncd.database import translated
 from syncd.entry import CHECKPOINT, CREATE, FINALIZE, LINK, TASK, Entry, Version, heads, winner
 from syncd.errors import DatabaseCorruptError
 from syncd.seal import GENESIS, flaw, signature_valid
 from syncd.sql import queries
-from syncd.store import Store, checkpoint_columns, task_columns, translated
+from syncd.store import Store, checkpoint_columns, task_columns
 
 VIEWS = ("checkpoints", "tasks", "participants", "links")
 _BATCH = 2_000

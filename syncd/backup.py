@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from syncd.audit import verify_database
+from syncd.database import translated
 from syncd.errors import (
     BackupRefusedError,
     CheckpointNotFoundError,
     DatabaseCorruptError,
 )
 from syncd.sql import SQLITE_VERSION, migrate_sqlite, queries, version_of
-from syncd.store import translated
 
 REPLACED = "replaced"
 

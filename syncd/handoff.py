@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import Field
 
-from syncd.checkpoint import Checkpoint, Part, stored
+from syncd.checkpoint import Checkpoint
+from syncd.part import Part, stored
 from syncd.vocabulary import HandoffTrigger
 
 # A prompt is a rendering: the record keeps everything, the reader gets what is useful.

@@ -10,11 +10,12 @@ from functools import cached_property
 from pathlib import Path
 
 from syncd import clock, config
+from syncd.database import translated
 from syncd.entry import uuid7
 from syncd.errors import CheckpointNotFoundError, HomeError, UsageError
 from syncd.seal import SigningKey
 from syncd.sql import SQLITE_VERSION, migrate_sqlite, queries
-from syncd.store import Store, translated
+from syncd.store import Store
 
 _FOLDERS = ("keys", "backups", "run", "log")
 

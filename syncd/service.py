@@ -20,7 +20,6 @@ from syncd.checkpoint import (
     CheckpointMetrics,
     ContextSummary,
     ExecutionState,
-    Part,
     RecoveryInfo,
     Signer,
     Verification,
@@ -31,6 +30,7 @@ from syncd.entry import CHECKPOINT, CREATE, FINALIZE, LINK, UPDATE, Draft, uuid7
 from syncd.errors import CheckpointNotFoundError, InvalidInputError
 from syncd.handoff import HandoffProtocol
 from syncd.node import Node, user
+from syncd.part import Part
 from syncd.seal import SigningKey
 from syncd.store import FOREVER, Record, Skipped
 from syncd.vocabulary import AgentType, CheckpointReason, checked_id, zoned
