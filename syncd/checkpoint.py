@@ -393,15 +393,15 @@ class Checkpoint(Part):
 
     def meta(self) -> dict[str, Any]:
         """The small part that stays clear even when bodies are encrypted."""
-        reason = self.metadata.reason
+        metadata, state = self.metadata, self.execution_state
         return {
-            "task_id": self.metadata.task_id,
-            "agent": self.metadata.agent_id,
-            "agent_type": self.metadata.agent_type,
-            "iteration": self.metadata.iteration,
-            "phase": self.execution_state.phase,
-            "status": self.execution_state.status,
-            "reason": reason or "",
+            "task_id": metadata.task_id,
+            "agent": metadata.agent_id,
+            "agent_type": metadata.agent_type,
+            "iteration": metadata.iteration,
+            "phase": state.phase,
+            "status": state.status,
+            "reason": metadata.reason or "",
             "tokens": self.metrics.tokens_consumed,
             "parent": self.recovery.last_successful_state,
         }
@@ -412,9 +412,11 @@ _BLANK = Checkpoint()
 
 def assembled(**parts: Part) -> Checkpoint:
     """A checkpoint from parts that are validated already; those left out are fresh defaults."""
-    fresh = {"context_summary": ContextSummary, "metrics": CheckpointMetrics}
-    missing = {name: make() for name, make in fresh.items() if name not in parts}
-    return _BLANK.amended(**parts, **missing)
+    if "context_summary" not in parts:
+        parts["context_summary"] = ContextSummary()
+    if "metrics" not in parts:
+        parts["metrics"] = CheckpointMetrics()
+    return _BLANK.amended(**parts)
 
 
 def json_schema() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 
 COUNTER_BITS = 16
 Wall = Callable[[], int]
@@ -39,4 +40,11 @@ def milliseconds(reading: int) -> int:
 
 def iso(ms: int) -> str:
     """ISO 8601 in UTC with milliseconds."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    seconds, rest = divmod(ms, 1000)
+    return f"{_second(seconds)}.{rest:03d}+00:00"
+
+
+@lru_cache(maxsize=8)
+def _second(seconds: int) -> str:
+    """Formatting a date is slow, and many entries share a second."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

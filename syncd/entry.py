@@ -114,8 +114,7 @@ def uuid7() -> str:
     Ids that grow let SQLite append to its indexes instead of splitting their pages.
     """
     ms, rest = divmod(time.time_ns(), 1_000_000)
-    noise = int.from_bytes(os.urandom(8))
-    return (
-        f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{rest * 4096 // 1_000_000:03x}-"
-        f"{0x8000 | noise >> 50:04x}-{noise & 0xFFFFFFFFFFFF:012x}"
-    )
+    noise = int.from_bytes(os.urandom(8)) >> 2
+    number = ms << 80 | 0x7 << 76 | rest * 4096 // 1_000_000 << 64 | 0x2 << 62 | noise
+    text = number.to_bytes(16).hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -89,20 +89,22 @@ def _lines(checkpoint: Checkpoint) -> list[str]:
 def _section(
     lines: list[str], title: str, items: Sequence[Any], if_empty: str = "", *, newest: bool = False
 ) -> None:
-    if not items:
+    count = len(items)
+    if not count:
         if if_empty:
             lines += ("", f"### {title}", f"- {if_empty}")
         return
-    shown = items[-SHOWN_ITEMS:] if newest else items[:SHOWN_ITEMS]
-    left_out = len(items) - len(shown)
     lines += ("", f"### {title}")
-    if left_out and newest:
-        lines.append(f"- ({left_out} earlier in the checkpoint)")
-    lines += ["- " + _short(item) for item in shown]
-    if left_out and not newest:
-        lines.append(f"- ({left_out} more in the checkpoint)")
+    if count <= SHOWN_ITEMS:
+        lines += [f"- {_short(item)}" for item in items]
+    elif newest:
+        lines.append(f"- ({count - SHOWN_ITEMS} earlier in the checkpoint)")
+        lines += [f"- {_short(item)}" for item in items[-SHOWN_ITEMS:]]
+    else:
+        lines += [f"- {_short(item)}" for item in items[:SHOWN_ITEMS]]
+        lines.append(f"- ({count - SHOWN_ITEMS} more in the checkpoint)")
 
 
 def _short(item: Any) -> str:
-    text = str(item)
+    text = item if type(item) is str else str(item)
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"

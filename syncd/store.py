@@ -308,7 +308,7 @@ def checkpoint_columns(meta: dict[str, Any]) -> tuple[Any, ...]:
 def first_version(entry: Entry, meta: dict[str, Any]) -> tuple[Any, ...]:
     """The view row of a new checkpoint."""
     return (
-        entry.entity_id, meta["task_id"], *checkpoint_columns(meta), False, entry.seq, entry.seq,
+        entry.entity_id, meta["task_id"], *checkpoint_columns(meta), 0, entry.seq, entry.seq,
         entry.device_id, meta["task_seq"], entry.effective_hlc, entry.at,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from syncd.clock import iso, wall_ms
 from syncd.errors import InvalidInputError
 
 log = logging.getLogger("syncd")
@@ -103,7 +104,7 @@ def nearest_phase(text: str) -> str:
 
 
 def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    return iso(wall_ms())
 
 
 def zoned(text: str) -> str:
