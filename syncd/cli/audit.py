@@ -60,9 +60,11 @@ def verify(app: App, ctx: click.Context) -> None:
 
 def _verdict(report: dict[str, Any]) -> str:
     if report["ok"]:
-        count = f"{report['entries']:,} entries, {report['signatures']:,} signatures"
-        return click.style("Intact: ", fg="green", bold=True) + count
-    lines = [click.style(f"{len(report['problems'])} problems", fg="red", bold=True)]
+        entries = render.count(report["entries"], "entry", "entries")
+        signatures = render.count(report["signatures"], "signature", "signatures")
+        return click.style("Intact: ", fg="green", bold=True) + f"{entries}, {signatures}"
+    found = render.count(len(report["problems"]), "problem", "problems")
+    lines = [click.style(found, fg="red", bold=True)]
     for item in report["problems"]:
         lines.append(f"  entry {item['entry_id'] or '(none)'}: {item['problem']}")
     lines.append(

@@ -54,9 +54,10 @@ def restore(app: App, name: str) -> None:
         "only_in_replaced": done.only_in_replaced,
         "replaced": str(done.replaced),
     }
-    text = f"Restored {done.entries:,} entries. The database before is kept in {done.replaced}"
+    text = f"Restored {render.count(done.entries, 'entry', 'entries')}."
+    text += f" The database before is kept in {done.replaced}"
     if done.only_in_replaced:
-        text += f"\n{done.only_in_replaced:,} entries are only there."
+        text += f"\nOnly there: {render.count(done.only_in_replaced, 'entry', 'entries')}."
     app.emit(document, text)
 
 

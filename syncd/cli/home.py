@@ -90,7 +90,7 @@ def _stats_text(found: dict[str, Any]) -> str:
     sizes = found["bytes"]
     lines = [
         f"Entries      {found['entries']:,} (cursor {found['cursor']:,})",
-        f"Checkpoints  {found['checkpoints']:,} of {found['tasks']:,} tasks",
+        f"Checkpoints  {found['checkpoints']:,} of {render.count(found['tasks'], 'task', 'tasks')}",
         f"Database     {render.size(sizes['database'])}, log {render.size(sizes['wal'])}, "
         f"backups {render.size(sizes['backups'])}, free {render.size(sizes['free'])}",
     ]

@@ -126,6 +126,10 @@ def checkpoint_table(documents: list[dict[str, Any]]) -> str | None:
     )  # fmt: skip
 
 
+def count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def size(count: int) -> str:
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1024 or unit == "GB":

@@ -96,7 +96,8 @@ def _text(task: dict[str, Any]) -> str:
     lines = [
         click.style(task["id"], bold=True) + (f"  {task['title']}" if task["title"] else ""),
         f"Status      {task['status']}",
-        f"Tokens      {cost['tokens']:,}{budget}, {cost['checkpoints']} checkpoints",
+        f"Tokens      {cost['tokens']:,}{budget}, "
+        + render.count(cost["checkpoints"], "checkpoint", "checkpoints"),
         f"Retention   {task['retention']}",
     ]
     if task["description"]:
