@@ -12,12 +12,16 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from bench import growth, payload, report, startup
 from bench.contenders import contenders
+from bench.disk import PATIENCE_SECONDS, connection, probed, raw_commit, wait_until_calm
 from bench.measure import interleaved
-from bench.results import Comparison, Results, Settings, machine
+from bench.results import Comparison, Results, machine
+from bench.settings import Settings
 from bench.verdict import verdicts
 
 RESULTS = Path(__file__).parent / "results"
@@ -47,26 +51,40 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    samples, entries, start_ups = (100, 20_000, 5) if options.quick else (4_000, 1_000_000, 40)
-    return Settings(
-        options.samples or samples, options.entries or entries, start_ups, options.quick
-    )
+    if options.quick:
+        usual = Settings(samples=50, entries=20_000, start_ups=3, patience=0.0, quick=True)
+    else:
+        usual = Settings(4_000, 1_000_000, 40, PATIENCE_SECONDS, quick=False)
+    asked = {"samples": options.samples, "entries": options.entries}
+    return replace(usual, **{name: value for name, value in asked.items() if value})
 
 
 def _run(folder: Path, settings: Settings) -> Results:
     before = machine()
     payloads = [payload.small(), payload.large()]
-    comparisons = []
-    for item in payloads:
-        _progress(f"{item.label}: {settings.samples:,} samples of each operation")
-        with contenders(folder / item.label, item) as operations:
-            found = interleaved(operations, settings.samples)
-        comparisons.append(Comparison(item.label, len(item.body), found))
-    _progress("start-up")
-    started = startup.measured(folder, payloads[0], settings.start_ups)
-    _progress(f"growth: writing {settings.entries:,} entries")
-    grown = growth.measured(folder, payloads[0], settings.entries, settings.samples // 2)
+    with closing(connection(folder / "control.db")) as opened:
+        control = raw_commit(opened, payload.TASK, payloads[0].body, "control")
+
+        def calm() -> None:
+            waited = wait_until_calm(lambda: probed(control), settings.patience)
+            _progress(f"waited {waited:.0f} s for a quiet machine")
+
+        comparisons = []
+        for item in payloads:
+            calm()
+            comparisons.append(_comparison(folder / item.label, item, settings.samples))
+        _progress("start-up")
+        started = startup.measured(folder, payloads[0], settings.start_ups)
+        _progress(f"growth: writing {settings.entries:,} entries")
+        grown = growth.measured(folder, payloads[0], settings, control, calm)
     return Results(settings, comparisons, grown, started, before)
+
+
+def _comparison(folder: Path, item: payload.Payload, samples: int) -> Comparison:
+    _progress(f"{item.label}: {samples:,} samples of each operation")
+    with contenders(folder, item) as operations:
+        found = interleaved(operations, samples)
+    return Comparison(item.label, len(item.body), found)
 
 
 def _publish(results: Results, out: Path) -> None:

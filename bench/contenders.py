@@ -7,34 +7,33 @@ Every database lies in one folder and is checked to be in WAL mode with synchron
 from __future__ import annotations
 
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
 from langgraph.checkpoint.sqlite import SqliteSaver
 
+from bench.disk import assert_durable, connection, raw_commit
+from bench.lines import (
+    CREATE,
+    GET_TUPLE,
+    HISTORY,
+    LATEST,
+    LATEST_DOCUMENT,
+    LIST_10,
+    PUT,
+    PUT_ENVELOPE,
+    RAW_READ,
+    RAW_READ_10,
+    RAW_WRITE,
+    UPDATE,
+)
 from bench.measure import Operation, repeated
 from bench.payload import TASK, Payload, create
 from syncd.service import CheckpointService
 
-RAW_WRITE, RAW_READ, RAW_READ_10 = "raw commit", "raw read", "raw read 10"
-CREATE, UPDATE = "syncd create", "syncd update"
-LATEST, LATEST_DOCUMENT, HISTORY = "syncd latest", "syncd latest document", "syncd history 10"
-PUT, PUT_ENVELOPE = "LangGraph put", "LangGraph put + envelope"
-GET_TUPLE, LIST_10 = "LangGraph get_tuple", "LangGraph list 10"
-
-# For each line, the lines that it is held against: bare SQLite's and LangGraph's.
-REFERENCES = {
-    **dict.fromkeys((RAW_WRITE, CREATE, UPDATE, PUT, PUT_ENVELOPE), (RAW_WRITE, PUT)),
-    **dict.fromkeys((RAW_READ, LATEST, LATEST_DOCUMENT, GET_TUPLE), (RAW_READ, GET_TUPLE)),
-    **dict.fromkeys((RAW_READ_10, HISTORY, LIST_10), (RAW_READ_10, LIST_10)),
-}
-WRITES = (RAW_WRITE, CREATE, UPDATE, PUT, PUT_ENVELOPE)
-FULL = 2
 SHOWN = 10
 
 
@@ -45,9 +44,9 @@ def contenders(folder: Path, payload: Payload) -> Iterator[list[Operation]]:
     with (
         closing(CheckpointService(home=folder / "syncd-create")) as creator,
         closing(CheckpointService(home=folder / "syncd-update")) as updater,
-        closing(_connection(folder / "raw.db")) as raw,
-        closing(_connection(folder / "put.db", isolation_level="DEFERRED")) as put,
-        closing(_connection(folder / "envelope.db", isolation_level="DEFERRED")) as envelope,
+        closing(connection(folder / "raw.db")) as raw,
+        closing(connection(folder / "put.db", isolation_level="DEFERRED")) as put,
+        closing(connection(folder / "envelope.db", isolation_level="DEFERRED")) as envelope,
     ):
         for service in (creator, updater):
             assert_durable(service.node.store.connection)
@@ -60,44 +59,16 @@ def contenders(folder: Path, payload: Payload) -> Iterator[list[Operation]]:
         ]
 
 
-def _connection(path: Path, isolation_level: Any = None) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=isolation_level)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    if sys.platform == "darwin":
-        # As syncd does: without it macOS acknowledges what its drive has not written.
-        connection.execute("PRAGMA fullfsync = 1")
-        connection.execute("PRAGMA checkpoint_fullfsync = 1")
-    assert_durable(connection)
-    return connection
-
-
-def assert_durable(connection: sqlite3.Connection) -> None:
-    """A comparison with somebody who syncs less would be worth nothing."""
-    mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
-    level = connection.execute("PRAGMA synchronous").fetchone()[0]
-    if (mode, level) != ("wal", FULL):
-        raise AssertionError(f"not WAL with synchronous FULL but {mode}, {level}")
-
-
 # --- bare SQLite ------------------------------------------------------------------------------
 
 
-def _raw(connection: sqlite3.Connection, payload: Payload) -> list[Operation]:
-    """The floor: the same bytes, nothing computed, nothing checked, nothing parsed."""
-    execute, row = connection.execute, (TASK, payload.body)
-    execute("CREATE TABLE raw (id INTEGER PRIMARY KEY, task TEXT, body BLOB)")
-
-    def commit(_: None) -> None:
-        execute("BEGIN IMMEDIATE")
-        execute("INSERT INTO raw (task, body) VALUES (?, ?)", row)
-        execute("COMMIT")
-
+def _raw(opened: sqlite3.Connection, payload: Payload) -> list[Operation]:
     def newest(limit: int) -> object:
-        return execute("SELECT body FROM raw ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
+        rows = opened.execute("SELECT body FROM raw ORDER BY id DESC LIMIT ?", (limit,))
+        return rows.fetchall()
 
     return [
-        Operation(RAW_WRITE, repeated(None), commit),
+        raw_commit(opened, TASK, payload.body, RAW_WRITE),
         Operation(RAW_READ, repeated(1), newest),
         Operation(RAW_READ_10, repeated(SHOWN), newest),
     ]
@@ -149,14 +120,15 @@ def _update(service: CheckpointService, payload: Payload) -> Operation:
 _METADATA: CheckpointMetadata = {"source": "loop", "step": 1, "parents": {}}
 
 
-def _saver(connection: sqlite3.Connection) -> SqliteSaver:
-    saver = SqliteSaver(connection)
+def _saver(opened: sqlite3.Connection) -> SqliteSaver:
+    saver = SqliteSaver(opened)
     saver.setup()
     assert_durable(saver.conn)
     return saver
 
 
-def _thread() -> RunnableConfig:
+def _thread() -> Any:
+    """A RunnableConfig: its type belongs to another package, and it is a plain dict."""
     return {"configurable": {"thread_id": TASK, "checkpoint_ns": ""}}
 
 

@@ -13,6 +13,7 @@ class Figures(NamedTuple):
     """What is kept of many timings, in milliseconds."""
 
     samples: int
+    p5: float
     p50: float
     p99: float
 
@@ -30,6 +31,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def summary(nanoseconds: Sequence[int]) -> Figures:
     return Figures(
         len(nanoseconds),
+        percentile(nanoseconds, 5) / NANOSECONDS_PER_MS,
         percentile(nanoseconds, 50) / NANOSECONDS_PER_MS,
         percentile(nanoseconds, 99) / NANOSECONDS_PER_MS,
     )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from bench.figures import Figures, ratio
 from bench.measure import Operation, interleaved
 from bench.payload import AGENT, Payload, create
+from bench.settings import Settings
 from syncd.checkpoint import CheckpointMetadata, assembled
 from syncd.service import CheckpointService
 
@@ -33,10 +34,12 @@ class Fill(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """Per line, the figures with the short and with the long history."""
+    """Per line, the figures with the short and with the long history; `control` is a raw commit
+    between them, which tells whether the machine was quiet."""
 
     fills: tuple[Fill, Fill]
     lines: dict[str, tuple[Figures, Figures]]
+    control: Figures
 
     def ratios(self) -> dict[str, float]:
         return {name: ratio(long.p50, short.p50) for name, (short, long) in self.lines.items()}
@@ -47,22 +50,31 @@ class Growth(NamedTuple):
         return max(found)
 
 
-def measured(folder: Path, payload: Payload, entries: int, samples: int) -> Growth:
-    needed = entries * BYTES_PER_ENTRY
+def measured(
+    folder: Path, payload: Payload, settings: Settings, control: Operation, calm: Callable[[], None]
+) -> Growth:
+    """`calm` is called between filling and measuring."""
+    needed = settings.entries * BYTES_PER_ENTRY
     if shutil.disk_usage(folder).free < needed:
-        sys.exit(f"{entries:,} entries need {needed / 1e9:.1f} GB in {folder}: give --entries")
-    sizes, homes = (SHORT, entries), (folder / "short", folder / "long")
-    fills = tuple(_filled(home, payload, size) for home, size in zip(homes, sizes, strict=True))
-    # The fill's unwritten pages would otherwise be paid for by the writes that are measured.
+        sys.exit(f"{settings.entries:,} entries need {needed / 1e9:.1f} GB: give --entries")
+    homes = (folder / "short", folder / "long")
+    fills = (_filled(homes[0], payload, SHORT), _filled(homes[1], payload, settings.entries))
     os.sync()
+    calm()
+    found = _compared(homes, payload, control, settings.samples // 2)
+    lines = {name: (found[f"{name}, short"], found[f"{name}, long"]) for name in LINES}
+    return Growth(fills, lines, found[control.name])
+
+
+def _compared(
+    homes: tuple[Path, Path], payload: Payload, control: Operation, samples: int
+) -> dict[str, Figures]:
     with (
         closing(CheckpointService(home=homes[0])) as short,
         closing(CheckpointService(home=homes[1])) as long,
     ):
         operations = _operations(short, payload, "short") + _operations(long, payload, "long")
-        found = interleaved(operations, samples)
-    lines = {name: (found[f"{name}, short"], found[f"{name}, long"]) for name in LINES}
-    return Growth((fills[0], fills[1]), lines)
+        return interleaved([*operations, control], samples)
 
 
 def _filled(home: Path, payload: Payload, entries: int) -> Fill:

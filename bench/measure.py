@@ -48,7 +48,7 @@ def interleaved(
 
 
 def _warm_up(rounds: int) -> int:
-    return max(2, rounds // 10)
+    return max(1, rounds // 10)
 
 
 def _rounds(operations: Sequence[Operation], rounds: int, size: int) -> list[tuple[str, list[int]]]:

@@ -12,9 +12,7 @@ import orjson
 from syncd.checkpoint import (
     CheckpointMetrics,
     ContextSummary,
-    Decision,
     ExecutionState,
-    Step,
     TestStatus,
 )
 from syncd.service import CheckpointService
@@ -60,23 +58,27 @@ def small() -> Payload:
     state = ExecutionState(
         phase="testing", completed_items=["Add refunds"], pending_items=["Test retries"]
     )
-    context = ContextSummary(
-        key_decisions=[Decision(decision="Use cents", rationale="floats lost one")]
+    context = ContextSummary.from_dict(
+        {"key_decisions": [{"decision": "Use cents", "rationale": "floats lost one"}]}
     )
     return _fitted(Payload("1.5 KB", state, context, _metrics(["src/api.py"])), 1_536)
 
 
 def large() -> Payload:
     """20 KB: a long task before a hand-off."""
-    state = ExecutionState(
-        phase="testing",
-        completed_items=[_step(number) for number in range(34)],
-        pending_items=[_title(number) for number in range(34, 54)],
-        current_focus=_title(34),
+    state = ExecutionState.from_dict(
+        {
+            "phase": "testing",
+            "completed_items": [_step(number) for number in range(34)],
+            "pending_items": [_title(number) for number in range(34, 54)],
+            "current_focus": _title(34),
+        }
     )
-    context = ContextSummary(
-        key_decisions=[_decision(number) for number in range(12)],
-        constraints=["No downtime during the migration", "Java 8 clients must keep working"],
+    context = ContextSummary.from_dict(
+        {
+            "key_decisions": [_decision(number) for number in range(12)],
+            "constraints": ["No downtime during the migration", "Java 8 clients keep working"],
+        }
     )
     metrics = _metrics([_file(number) for number in range(30)])
     return _fitted(Payload("20 KB", state, context, metrics), 20_480)
@@ -94,21 +96,20 @@ def _title(number: int) -> str:
     return f"{_WORK[number % len(_WORK)]} (PAY-{100 + number})"
 
 
-def _step(number: int) -> Step:
-    return Step(
-        step=_title(number),
-        files_created=[f"tests/payments/test_case_{number}.py"],
-        files_modified=[_file(number), "src/payments/ledger.py"],
-        timestamp=_DONE_AT,
-        notes="All tests of the module pass; the slow query in the report is untouched.",
-    )
+def _step(number: int) -> dict[str, Any]:
+    return {
+        "step": _title(number),
+        "files_created": [f"tests/payments/test_case_{number}.py"],
+        "files_modified": [_file(number), "src/payments/ledger.py"],
+        "timestamp": _DONE_AT,
+        "notes": "All tests of the module pass; the slow query in the report is untouched.",
+    }
 
 
-def _decision(number: int) -> Decision:
+def _decision(number: int) -> dict[str, Any]:
     decision, rationale = _DECISIONS[number % len(_DECISIONS)]
-    return Decision(
-        decision=decision, rationale=rationale, rejected_alternatives=list(_ALTERNATIVES)
-    )
+    rejected = list(_ALTERNATIVES)
+    return {"decision": decision, "rationale": rationale, "rejected_alternatives": rejected}
 
 
 def _file(number: int) -> str:

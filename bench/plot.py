@@ -11,8 +11,9 @@ import matplotlib
 matplotlib.use("Agg")
 
 from matplotlib import pyplot
+from matplotlib.ticker import LogLocator, NullFormatter
 
-from bench import contenders as lines
+from bench import lines
 from bench.figures import Figures
 from bench.results import Results
 
@@ -73,6 +74,9 @@ def _panel(axes: Any, title: str, found: Mapping[str, Figures]) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_ylim(-0.6, len(names) - 0.3)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("ms", fontsize=8)
     axes.set_title(title, fontsize=10)
     axes.grid(axis="x", which="both", alpha=0.25)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bench import contenders as lines
+from bench import lines
 from bench.figures import Figures, compared, ratio
 from bench.growth import Growth
 from bench.results import Comparison, Results
@@ -25,6 +25,12 @@ def text(results: Results, verdicts: Sequence[Verdict]) -> str:
     parts = [_heading(results)]
     parts += [_comparison(comparison) for comparison in results.comparisons]
     parts += [_growth(results.growth), _start_up(results.start_up), _must_hold(verdicts)]
+    raws = [comparison.lines[lines.RAW_WRITE] for comparison in results.comparisons]
+    if any(results.disturbed(raw) for raw in (*raws, results.growth.control)):
+        parts.append(
+            f"BUSY MACHINE: undisturbed, a raw commit takes {results.quiet_ms():.3f} ms. Where it "
+            "took much longer, ratios between writes show how long all waited, not who is faster."
+        )
     if results.settings.quick:
         parts.append("This was a quick run: too few samples for its figures to mean much.")
     return "\n\n".join(parts)
@@ -83,7 +89,8 @@ def _growth(growth: Growth) -> str:
         f"  {long.entries:,} entries were written in {long.seconds:.0f} s "
         f"({long.entries / long.seconds:,.0f}/s) and take {long.bytes / 1e6:,.0f} MB"
     )
-    return "\n".join((*_table(heading, rows), "", filled))
+    beside = f"  a raw commit beside it took {growth.control.p50:.3f} ms"
+    return "\n".join((*_table(heading, rows), "", filled, beside))
 
 
 def _start_up(start_up: StartUp) -> str:

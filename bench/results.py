@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.contenders import REFERENCES
+from bench.disk import BUSY_TIMES
 from bench.figures import Figures, ratio
 from bench.growth import Growth
+from bench.lines import RAW_WRITE, REFERENCES
+from bench.settings import Settings
 from bench.startup import BASELINE, StartUp
 
 LIBRARIES = (
@@ -25,14 +27,6 @@ LIBRARIES = (
     "orjson",
     "pydantic",
 )
-
-
-@dataclass(frozen=True)
-class Settings:
-    samples: int
-    entries: int
-    start_ups: int
-    quick: bool
 
 
 @dataclass(frozen=True)
@@ -58,8 +52,19 @@ class Results:
     start_up: StartUp
     machine: dict[str, Any] = field(default_factory=lambda: machine())
 
+    def quiet_ms(self) -> float:
+        """A raw commit that nobody disturbed: the fastest twentieth, wherever in the run it was.
+        Unlike any median, other programs cannot raise it."""
+        raw = [comparison.lines[RAW_WRITE].p5 for comparison in self.comparisons]
+        return min(*raw, self.growth.control.p5)
+
+    def disturbed(self, raw: Figures) -> bool:
+        """Most of the raw commits taken beside a line waited for something else than the disk."""
+        return raw.p50 > self.quiet_ms() * BUSY_TIMES
+
     def as_document(self) -> dict[str, Any]:
         return {
+            "quiet_raw_commit_ms": round(self.quiet_ms(), 5),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": self.machine,
             "settings": asdict(self.settings),
@@ -94,6 +99,7 @@ def _cpu() -> str:
 def _milliseconds(figures: Figures) -> dict[str, Any]:
     return {
         "samples": figures.samples,
+        "p5_ms": round(figures.p5, 5),
         "p50_ms": round(figures.p50, 5),
         "p99_ms": round(figures.p99, 5),
     }
@@ -121,6 +127,7 @@ def _growth(growth: Growth) -> dict[str, Any]:
             {"entries": fill.entries, "fill_seconds": round(fill.seconds, 1), "bytes": fill.bytes}
             for fill in growth.fills
         ],
+        "control_raw_commit": _milliseconds(growth.control),
         "operations": {
             name: {
                 "short": _milliseconds(short),

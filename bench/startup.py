@@ -31,7 +31,7 @@ def measured(folder: Path, payload: Payload, runs: int) -> StartUp:
     home = folder / "start-up"
     with closing(CheckpointService(home=home)) as service:
         create(service, payload)
-    commands, environment = _commands(), {**os.environ, "SYNCD_HOME": str(home)}
+    commands, environment = _commands(), _environment(home, folder / "bytecode")
     for command in commands.values():
         if problem := _problem(command, environment):
             return StartUp({}, problem)
@@ -54,6 +54,15 @@ def _commands() -> dict[str, list[str]]:
             *content,
         ],
     }
+
+
+def _environment(home: Path, bytecode: Path) -> dict[str, str]:
+    """As for an installed package: every module compiled before (by the trial runs), in a folder
+    of its own. Where an environment forbids that, a checkout would compile itself at each start
+    and the baseline's libraries would not."""
+    environment = {**os.environ, "SYNCD_HOME": str(home), "PYTHONPYCACHEPREFIX": str(bytecode)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return environment
 
 
 def _problem(command: list[str], environment: Mapping[str, str]) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         ExecutionState,
         RecoveryInfo,
         TestStatus,
-        Workspace,
     )
     from syncd.errors import (
         CheckpointCorruptionError,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         SyncdError,
     )
     from syncd.handoff import HandoffProtocol, HandoffRequest
+    from syncd.items import Workspace
     from syncd.service import CheckpointService
     from syncd.vocabulary import (
         AgentType,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "checkpoint": (
         "Checkpoint", "CheckpointMetadata", "CheckpointMetrics", "ComplianceInfo",
-        "ContextSummary", "ExecutionState", "RecoveryInfo", "TestStatus", "Workspace",
+        "ContextSummary", "ExecutionState", "RecoveryInfo", "TestStatus",
     ),
     "errors": (
         "CheckpointCorruptionError", "CheckpointError", "CheckpointExistsError",
@@ -54,6 +54,7 @@ _HOMES = {
         "StaleBaseError", "SyncdError",
     ),
     "handoff": ("HandoffProtocol", "HandoffRequest"),
+    "items": ("Workspace",),
     "service": ("CheckpointService",),
     "vocabulary": (
         "AgentType", "CheckpointReason", "CheckpointStatus", "ExecutionPhase", "HandoffTrigger",

@@ -16,26 +16,40 @@ import orjson
 
 from syncd.errors import InvalidInputError
 
-_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
+_OPTIONS = (
+    orjson.OPT_SORT_KEYS
+    | orjson.OPT_STRICT_INTEGER
+    # What is no JSON is refused, not turned into some text.
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+)
 # Keys sort by UTF-16 units here but by UTF-8 bytes in orjson; the two orders differ only
 # between U+E000..U+FFFF and what lies beyond the basic plane.
 _HIGH_BASIC = re.compile(rb"[\xee\xef]")
 _ASTRAL = re.compile(rb"[\xf0-\xf4]")
-MAX_DEPTH = 100
+# What orjson can write.
+MAX_DEPTH = 254
 
 
 class _NotPlainError(Exception):
     """A number that the two implementations would print differently."""
 
 
+class _LargeIntegerError(Exception):
+    """An integer that a double may not hold."""
+
+
 def canonical(document: Any) -> bytes:
     """The canonical bytes of a JSON value; refuses what JSON cannot hold exactly."""
+    try:
+        encoded = _orjson(document)
+    except _LargeIntegerError:
+        return _complete(_doubles(document))
     if _may_hold_float(document):
         try:
-            document = _plain(document)
+            encoded = _orjson(_plain(document))
         except _NotPlainError:
             return _complete(document)
-    encoded = _orjson(document)
     if not encoded.isascii() and _HIGH_BASIC.search(encoded) and _ASTRAL.search(encoded):
         return _complete(document)
     return encoded
@@ -67,17 +81,37 @@ def _orjson(document: Any) -> bytes:
     try:
         return orjson.dumps(document, option=_OPTIONS)
     except orjson.JSONEncodeError as error:  # a TypeError: unknown types and keys too
-        raise InvalidInputError(f"cannot be written as JSON: {_reason(str(error))}") from None
+        text = str(error)
+        if "53-bit" in text or "64-bit" in text:
+            raise _LargeIntegerError from None
+        raise InvalidInputError(f"cannot be written as JSON: {_reason(text)}") from None
 
 
 def _reason(text: str) -> str:
     if "surrogates" in text:
         return "a text contains half of a surrogate pair (not valid Unicode)"
-    if "53-bit" in text:
-        return "an integer beyond ±(2^53 − 1) would lose digits; give it as a string"
     if "ecursion" in text:
         return f"nested deeper than {MAX_DEPTH} levels"
     return text
+
+
+def _doubles(value: Any) -> Any:
+    """Integers beyond 2^53 as the doubles they are in JSON; refused if digits would be lost."""
+    if isinstance(value, dict):
+        return {key: _doubles(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_doubles(item) for item in value]
+    if not isinstance(value, int) or abs(value) < 2**53:
+        return value
+    if abs(value) < 2**1000:
+        number = float(value)
+        # Either it is a double exactly, or it is what a whole double reads as in JSON.
+        if int(number) == value or _complete(number) == str(value).encode():
+            return number
+    raise InvalidInputError(
+        f"cannot be written as JSON: the integer {str(value)[:24]} beyond ±(2^53 − 1) "
+        "would lose digits; give it as a string"
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -115,7 +149,14 @@ def parse(text: bytes | str, source: str = "input") -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        document = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+        )
+        _check_depth(document)
+        return document
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"{source}: not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -128,6 +169,17 @@ def parse(text: bytes | str, source: str = "input") -> Any:
         raise InvalidInputError(f"{source}: {error}") from None
 
 
+def _check_depth(document: Any) -> None:
+    """Raises RecursionError, as the parser itself does for what is deeper still."""
+    level, depth = [document], 0
+    while level:
+        containers = [v for v in level if isinstance(v, dict | list)]
+        depth += bool(containers)
+        if depth > MAX_DEPTH:
+            raise RecursionError
+        level = [i for v in containers for i in (v.values() if isinstance(v, dict) else v)]
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
@@ -137,6 +189,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise ValueError(f"the key {key!r} stands twice in one object")
             seen.add(key)
     return result
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_constant(text)
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -9,15 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from syncd.canonical import canonical, parse
 from syncd.entry import uuid7
+from syncd.items import (
+    Blocker,
+    BlockerResolution,
+    CurrentStep,
+    Decision,
+    Escalation,
+    Finding,
+    Series,
+    Signer,
+    Step,
+    Verification,
+    Workspace,
+)
 from syncd.part import (
     Amount,
     Count,
@@ -27,9 +39,11 @@ from syncd.part import (
     Timestamp,
     also,
     choice,
+    either,
     extra,
     extra_dict,
     extra_list,
+    optional,
     stored,
 )
 from syncd.vocabulary import (
@@ -48,123 +62,30 @@ from syncd.vocabulary import (
 Reason = Annotated[CheckpointReason, BeforeValidator(choice(CheckpointReason, REASON_ALIASES))]
 
 
-class Step(Part):
-    """A piece of work done, with the files it touched."""
-
-    step: str = Field(validation_alias=AliasChoices("step", "description", "item", "name"))
-    files_created: Texts = extra_list()
-    files_modified: Texts = extra_list()
-    timestamp: Timestamp | None = extra(None)
-    notes: str = extra()
-
-    def __str__(self) -> str:
-        return self.step
-
-
-class CurrentStep(Part):
-    description: str = Field(validation_alias=AliasChoices("description", "step"))
-    started_at: Timestamp | None = extra(None)
-    partial_work: str = extra()
-
-    def __str__(self) -> str:
-        return self.description
-
-
-class Decision(Part):
-    decision: str
-    rationale: str = extra()
-    rejected_alternatives: Texts = extra_list()
-    timestamp: Timestamp | None = extra(None)
-
-    def __str__(self) -> str:
-        return f"{self.decision} ({self.rationale})" if self.rationale else self.decision
-
-
-class Blocker(Part):
-    description: str = Field(validation_alias=AliasChoices("description", "blocker", "item"))
-    impact: str = extra()
-    resolution_path: str = extra()
-    resolution: str = extra()
-    resolved_by: str = extra()
-
-    def __str__(self) -> str:
-        return f"{self.description} ({self.impact})" if self.impact else self.description
-
-
-class Finding(Part):
-    text: str
-    category: str = extra()
-
-    def __str__(self) -> str:
-        return f"{self.category}: {self.text}" if self.category else self.text
-
-
-class VerificationResult(Part):
-    activity: str
-    status: str = Field("pending", pattern="^(pending|passed|failed|skipped)$")
-    run_at: Timestamp | None = extra(None)
-
-
-class Verification(Part):
-    contract_ref: str = extra()
-    results: list[VerificationResult] = Field(default_factory=list)
-
-
-class Escalation(Part):
-    to: str = ""
-    reason: str = ""
-    decision_needed: str = ""
-
-
-class BlockerResolution(Part):
-    original_blocker: str = ""
-    resolution: str = ""
-    resolved_by: str = ""
-
-
-class Series(Part):
-    """Checkpoint N of M; also accepts the text `2 of 3`."""
-
-    number: int = Field(ge=1)
-    total: int | None = extra(None, ge=1)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, data: Any) -> Any:
-        if not isinstance(data, str):
-            return data
-        match = re.fullmatch(r"\s*(\d+)(?:\s+of\s+(\d+))?.*", data)
-        if not match:
-            raise ValueError("expected `N of M`")
-        return {"number": int(match[1]), "total": int(match[2]) if match[2] else None}
-
-
-class Workspace(Part):
-    """The repository when the checkpoint was written, so that a resume can compare."""
-
-    repository: str = ""
-    branch: str = ""
-    head: str = ""
-    dirty: bool = False
-    files: dict[str, str] = extra_dict()
-
-
 def _findings(value: Any) -> Any:
-    """Findings by category may come as a mapping."""
-    if isinstance(value, Mapping):
-        return [{"category": key, "text": text} for key, text in value.items()]
-    return value
+    """Findings by category may come as a mapping, each with one text or several."""
+    if not isinstance(value, Mapping):
+        return value
+    return [
+        {"category": category, "text": text}
+        for category, texts in value.items()
+        for text in (texts if isinstance(texts, list) else [texts])
+    ]
+
+
+def _described(value: Any) -> Any:
+    return {"description": value} if isinstance(value, str) else value
 
 
 class CheckpointMetadata(Part):
     checkpoint_id: str = Field(default_factory=uuid7, max_length=128)
     task_id: str = ""
-    agent_id: str = Field("", validation_alias=AliasChoices("agent_id", "agentId", "createdBy"))
+    agent_id: str = Field("", validation_alias=either("agent_id", "agentId", "createdBy"))
     agent_type: str = AgentType.IMPLEMENTATION.value
     iteration: Annotated[int, Field(ge=0)] = 1
     timestamp: Timestamp = Field(
         default_factory=now,
-        validation_alias=AliasChoices("timestamp", "lastUpdatedAt", "last_checkpoint"),
+        validation_alias=either("timestamp", "lastUpdatedAt", "last_checkpoint"),
     )
     reason: Reason | None = extra(None)
     session_id: str = extra()
@@ -181,16 +102,16 @@ class ExecutionState(Part):
     status: CheckpointStatus = stored(CheckpointStatus.IN_PROGRESS)
     completed_items: list[str | Step] = Field(
         default_factory=list,
-        validation_alias=AliasChoices("completed_items", "completedSteps", "completed_steps"),
+        validation_alias=either("completed_items", "completedSteps", "completed_steps"),
     )
     pending_items: list[str | Step] = Field(
         default_factory=list,
-        validation_alias=AliasChoices("pending_items", "pendingSteps", "pending_steps"),
+        validation_alias=either("pending_items", "pendingSteps", "pending_steps"),
     )
     blocked_items: list[str | Blocker] = also("blocked_items", "blockers")
     current_focus: str = ""
     stage: str = extra()
-    current_step: CurrentStep | None = extra(None)
+    current_step: Annotated[CurrentStep | None, BeforeValidator(_described)] = extra(None)
     next_steps: Texts = extra_list()
     error: str = extra()
     raw: dict[str, str] = extra_dict(description="values as they came, where they were translated")
@@ -212,11 +133,11 @@ class ExecutionState(Part):
         if isinstance(status, str) and status not in _STATUSES:
             raw["status"] = status
             changes["status"] = known(status, CheckpointStatus, STATUS_ALIASES) or status
-        if isinstance(step := data.get("current_step"), str):
-            changes["current_step"] = {"description": step}
         if not changes:
             return data
-        return {**data, **changes, "raw": {**data.get("raw", {}), **raw}}
+        if isinstance(known_raw := data.get("raw", {}), Mapping):
+            changes["raw"] = {**known_raw, **raw}
+        return {**data, **changes}
 
     def complete(self, item: str | Step) -> ExecutionState:
         """`item` done: out of pending, and no longer what is being worked on."""
@@ -237,7 +158,7 @@ _STATUSES = frozenset(map(str, CheckpointStatus))
 class ContextSummary(Part):
     key_decisions: list[str | Decision] = Field(
         default_factory=list,
-        validation_alias=AliasChoices("key_decisions", "keyDecisions", "decisions"),
+        validation_alias=either("key_decisions", "keyDecisions", "decisions"),
     )
     assumptions: Texts = Field(default_factory=list)
     constraints: Texts = Field(default_factory=list)
@@ -264,8 +185,8 @@ class CheckpointMetrics(Part):
     tests_status: TestStatus = TestStatus()
     duration_seconds: Amount = 0
     error_count: Count = 0
-    context_used_percent: Percent | None = extra(None)
-    cost_usd: Amount | None = extra(None)
+    context_used_percent: Percent | None = optional()
+    cost_usd: Amount | None = optional()
 
 
 class RecoveryInfo(Part):
@@ -273,17 +194,9 @@ class RecoveryInfo(Part):
     rollback_instructions: str = ""
     continuation_prompt: str = ""
     resume_instructions: str = extra("", "resume_instructions", "recovery_instructions")
-    can_resume: bool | None = Field(None, exclude_if=lambda value: value is None)
+    can_resume: bool | None = optional()
     escalation: Escalation | None = extra(None)
     blocker_resolution: BlockerResolution | None = extra(None)
-
-
-class Signer(Part):
-    """Who signed, what it means, when (21 CFR Part 11)."""
-
-    name: str
-    meaning: str
-    at: Timestamp = Field(default_factory=now)
 
 
 class ComplianceInfo(Part):
@@ -296,8 +209,8 @@ class ComplianceInfo(Part):
 
 # Where the fields of flat documents (builder-state and per-agent files) belong.
 _FLAT = {
-    **dict.fromkeys(("task_id", "taskId", "agent_id", "agent_type", "session_id", "feature",
-                     "iteration", "timestamp", "last_checkpoint", "next_checkpoint_expected",
+    **dict.fromkeys(("task_id", "taskId", "agent_id", "agentId", "agent_type", "agentType",
+                     "session_id", "sessionId", "feature", "iteration", "timestamp", "last_checkpoint", "next_checkpoint_expected",
                      "mission", "reason"), "metadata"),
     **dict.fromkeys(("phase", "status", "stage", "completedSteps", "completed_steps",
                      "completed_items", "pendingSteps", "pending_items", "blockers",
@@ -320,7 +233,8 @@ def lifted(data: Mapping[str, Any]) -> Mapping[str, Any]:
         if key in flat:
             name = _FLAT[key]
             section = document.pop(to_camel(name), None) or document.get(name) or {}
-            document[name] = {key: data[key], **section}
+            if isinstance(section, Mapping):  # else it is for the validation to refuse
+                document[name] = {key: data[key], **section}
     return document
 
 
@@ -360,7 +274,7 @@ class Checkpoint(Part):
 
     def body(self) -> dict[str, Any]:
         """What is stored, hashed and signed: everything but the proof and the reader's notes."""
-        document = self.model_dump()
+        document = self.dumped()
         for name in READ_FIELDS:
             document.pop(name, None)
         for name in PROOF_FIELDS:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 COUNTER_BITS = 16
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Wall = Callable[[], int]
 
 
@@ -31,7 +32,7 @@ def observe(last: int, seen: int) -> int:
 
 def reading_at(moment: datetime) -> int:
     """The smallest reading at `moment`, for time ranges."""
-    return int(moment.timestamp() * 1000) << COUNTER_BITS
+    return (moment - _EPOCH) // timedelta(milliseconds=1) << COUNTER_BITS
 
 
 def milliseconds(reading: int) -> int:

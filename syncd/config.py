@@ -29,6 +29,7 @@ SETTINGS = (
     Setting("store.busy_seconds", 30.0, "how long a write waits for another program's lock"),
     Setting("backup.keep", 10, "how many backups are kept"),
 )
+_LARGEST = 1_000_000_000
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
@@ -61,8 +62,9 @@ def default_home() -> Path:
     """The platform's place for a user's application data."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "syncd"
-    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(data) / "syncd"
+    data = Path(os.environ.get("XDG_DATA_HOME", ""))
+    # The XDG specification: a path that is not absolute is to be ignored.
+    return (data if data.is_absolute() else Path.home() / ".local" / "share") / "syncd"
 
 
 def home(flag: Path | None = None) -> Path:
@@ -107,15 +109,23 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
     pairs: list[tuple[str, Any]] = []
     for key, value in document.items():
         name = f"{prefix}{key}"
-        pairs += _flat(value, name + ".") if isinstance(value, Mapping) else [(name, value)]
+        pairs += (
+            _flat(value, name + ".") if isinstance(value, Mapping) and value else [(name, value)]
+        )
     return pairs
 
 
 def _line_of(text: str, name: str) -> int:
-    """Where a key stands: after its table's header, else where its last part first appears."""
-    key = name.rpartition(".")[2]
+    """The line on which a setting, or the table that it is named after, stands."""
+    table = ""
     for number, line in enumerate(text.splitlines(), start=1):
-        if line.split("=")[0].strip().rpartition(".")[2] == key:
+        word = line.split("#")[0].strip()
+        if word.startswith("["):
+            table = word.strip("[] ")
+            if table == name:
+                return number
+        key = word.split("=")[0].strip()
+        if "=" in word and (f"{table}.{key}" if table else key) == name:
             return number
     return 1
 
@@ -139,6 +149,7 @@ def _checked(setting: Setting, value: Any, place: str) -> Any:
             f"{place}: {setting.name} must be {expected}, not {value!r}",
             f"For example: {setting.name} = {setting.default}",
         )
-    if value <= 0:
-        raise ConfigError(f"{place}: {setting.name} must be above zero", "Correct the value.")
+    if not 0 < value <= _LARGEST:
+        limit = "above zero" if value <= 0 else f"at most {_LARGEST:,}"
+        raise ConfigError(f"{place}: {setting.name} must be {limit}", "Correct the value.")
     return value

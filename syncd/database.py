@@ -110,6 +110,9 @@ class Database:
         except sqlite3.Error as error:
             raise translated(error) from error
 
+    def _rolled_back(self) -> None:
+        """Called after a transaction that failed."""
+
     def _state(self, name: str) -> str:
         row = self.row("state", (name,))
         return row[0] if row else ""
@@ -172,6 +175,8 @@ class _Transaction:
         try:
             if database._depth == 0:
                 self._end(database._connection, failed=error is not None)
+                if error is not None:
+                    database._rolled_back()
         finally:
             database._lock.release()
         if isinstance(error, sqlite3.Error):

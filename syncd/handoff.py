@@ -106,5 +106,8 @@ def _section(
 
 
 def _short(item: Any) -> str:
+    """One line, so that no item can pose as a section of the prompt."""
     text = item if type(item) is str else str(item)
+    if not text.isprintable():
+        text = " ".join(text.split())
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
+from syncd.canonical import MAX_DEPTH
 from syncd.errors import InvalidInputError
 from syncd.vocabulary import known, zoned
 
@@ -40,7 +41,7 @@ Texts = list[str]
 def extra(default: Any = "", *names: str, **options: Any) -> Any:
     """An addition to schema 1.0: written only when set. `names` are accepted beside its own."""
     if names:
-        options["validation_alias"] = AliasChoices(*names)
+        options["validation_alias"] = either(*names)
     return Field(default, exclude_if=operator.not_, **options)
 
 
@@ -51,7 +52,17 @@ def stored(member: StrEnum) -> Any:
 
 def also(*names: str) -> Any:
     """A list of schema 1.0 that other tools call by other names."""
-    return Field(default_factory=list, validation_alias=AliasChoices(*names))
+    return Field(default_factory=list, validation_alias=either(*names))
+
+
+def either(*names: str) -> AliasChoices:
+    """Any of these names, in camelCase too."""
+    return AliasChoices(*dict.fromkeys((*names, *map(to_camel, names))))
+
+
+def optional() -> Any:
+    """An addition that may well be zero or false: written unless it is None."""
+    return Field(None, exclude_if=lambda value: value is None)
 
 
 def extra_list() -> Any:
@@ -75,7 +86,14 @@ class Part(BaseModel):
     )
 
     def to_dict(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
+        return self.dumped(mode="json")
+
+    def dumped(self, **options: Any) -> dict[str, Any]:
+        """Pydantic's dump, which gives up on endless nesting with a word of its own."""
+        try:
+            return self.model_dump(**options)
+        except (ValueError, RecursionError):
+            raise InvalidInputError(f"nested deeper than {MAX_DEPTH} levels") from None
 
     def amended(self, **changes: Any) -> Self:
         """A copy with trusted changes, at half the price of `model_copy`."""

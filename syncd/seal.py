@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from syncd.entry import Entry
+from syncd.entry import Entry, uuid7
 from syncd.errors import HomeError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def fingerprint(public: bytes) -> str:
 
 def _publish_once(path: Path, content: bytes) -> None:
     """Make `path` appear complete or not at all, and let the first of several makers win."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    draft = path.with_name(f"{path.name}.{uuid7()}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.fchmod(descriptor, 0o600)

@@ -21,14 +21,12 @@ from syncd.checkpoint import (
     ContextSummary,
     ExecutionState,
     RecoveryInfo,
-    Signer,
-    Verification,
-    Workspace,
     assembled,
 )
 from syncd.entry import CHECKPOINT, CREATE, FINALIZE, LINK, UPDATE, Draft, uuid7
 from syncd.errors import CheckpointNotFoundError, InvalidInputError
 from syncd.handoff import HandoffProtocol
+from syncd.items import Signer, Verification, Workspace
 from syncd.node import Node, user
 from syncd.part import Part
 from syncd.seal import SigningKey
@@ -57,6 +55,15 @@ class CheckpointService:
         self._rendered: int = self.node.settings["limits.rendered_bytes"]
         if use_fdb:
             log.warning("there is no FoundationDB here: checkpoints go to %s", self.node.home)
+
+    @property
+    def storage_path(self) -> Path:
+        """Where the checkpoints are, under the name that the reference implementation uses."""
+        return self.node.home
+
+    @property
+    def use_fdb(self) -> bool:
+        return False
 
     def close(self) -> None:
         self.node.close()
@@ -134,11 +141,21 @@ class CheckpointService:
             if getattr(current.metadata, name) != getattr(changed.metadata, name):
                 raise InvalidInputError(f"metadata.{name} of a checkpoint cannot change")
         checked_id("agent id", changed.metadata.agent_id)
+        self._check_parent(current, changed)
         changed = _remember_agent(current, changed)
         generate = HandoffProtocol.generate_continuation_prompt
         if changed.recovery.continuation_prompt == generate(current):
             changed = changed.amended(recovery=changed.recovery.amended(continuation_prompt=""))
-        return self._write(changed, None, UPDATE, base=current.revision)
+        return _linked(current, self._write(changed, None, UPDATE, base=current.revision))
+
+    def _check_parent(self, current: Checkpoint, changed: Checkpoint) -> None:
+        parent = changed.recovery.last_successful_state
+        if parent == current.body()["recovery"]["last_successful_state"]:
+            return
+        if parent == changed.metadata.checkpoint_id:
+            raise InvalidInputError("a checkpoint cannot be its own parent")
+        if parent and not self._store.row("checkpoint", (parent,)):
+            raise CheckpointNotFoundError(f"the parent {parent!r} does not exist")
 
     def finalize_checkpoint(
         self,
@@ -159,7 +176,8 @@ class CheckpointService:
             final = Checkpoint.from_dict(body)
             if signer:
                 final = final.amended(compliance=final.compliance.amended(signed_by=signer))
-            return self._write(final, None, FINALIZE, current.revision, self.node.key)
+            written = self._write(final, None, FINALIZE, current.revision, self.node.key)
+            return _linked(current, written)
 
     def link_checkpoints(self, parent_id: str, child_id: str, task_id: str | None = None) -> None:
         """Name another parent for a checkpoint; the checkpoint itself stays as it is."""
@@ -352,6 +370,15 @@ def _blocked_by_failure(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     blocked = state.amended(blocked_items=[*state.blocked_items, state.error])
     return checkpoint.amended(execution_state=blocked)
+
+
+def _linked(current: Checkpoint, written: Checkpoint) -> Checkpoint:
+    """A new version shows the linked parent, as a read of it will."""
+    if current.recorded_parent is None:
+        return written
+    recorded = written.recovery.last_successful_state
+    shown = written.recovery.amended(last_successful_state=current.recovery.last_successful_state)
+    return written.amended(recovery=shown, recorded_parent=recorded)
 
 
 def _remember_agent(current: Checkpoint, changed: Checkpoint) -> Checkpoint:

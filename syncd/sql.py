@@ -42,6 +42,8 @@ def statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(pending):
             yield pending.strip()
             pending = ""
+    if pending.strip():
+        yield pending.strip()
 
 
 # One migration file, one version. A test holds it equal to the number of files, so that opening

@@ -7,6 +7,7 @@ a daemon. A write is acknowledged when SQLite has synced its log to disk.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -23,7 +24,7 @@ from syncd.errors import (
     StaleBaseError,
     StoreBusyError,
 )
-from syncd.seal import GENESIS, SigningKey, chain_value, digest, flaw
+from syncd.seal import GENESIS, SigningKey, chain_value, digest, flaw, header_intact
 
 VIEW_COLUMNS = 17
 _ENTRY_END = VIEW_COLUMNS + len(Entry._fields)
@@ -97,6 +98,15 @@ class Skipped(NamedTuple):
 
 class Store(Database):
     """One device's log and its views."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(path, **options)
+        self._met: list[tuple[str, str]] = []
+
+    def _rolled_back(self) -> None:
+        met, self._met = self._met, []
+        if met:
+            self.record_problems(met)
 
     # --- writing ----------------------------------------------------------------------------
 
@@ -248,13 +258,17 @@ class Store(Database):
         return None
 
     def _parent_of_damaged(self, row: tuple[Any, ...]) -> str:
-        """The parent stands in the header, which outlives a damaged body."""
-        view = CheckpointRow(*row[:VIEW_COLUMNS])
-        try:
-            parent: str = orjson.loads(Entry(*row[VIEW_COLUMNS:_ENTRY_END]).meta)["parent"]
-        except (TypeError, ValueError, KeyError):
-            return view.parent_id
-        return parent if parent != view.id else view.parent_id
+        """A parent linked later, else the one in the header, which outlives a damaged body.
+
+        A damaged header is not to be trusted: the view's word is taken, within the task.
+        """
+        view, entry = CheckpointRow(*row[:VIEW_COLUMNS]), Entry(*row[VIEW_COLUMNS:_ENTRY_END])
+        if linked := row[_ENTRY_END]:
+            return str(linked)
+        if entry.seq is not None and isinstance(entry.previous, bytes) and header_intact(entry):
+            return str(orjson.loads(entry.meta).get("parent", ""))
+        parent = self.row("checkpoint", (view.parent_id,))
+        return view.parent_id if parent and parent[1] == view.task_id else ""
 
     def verified(self, row: tuple[Any, ...]) -> Record:
         """Check a joined row: body against hash, header against chain, view against both."""
@@ -268,8 +282,14 @@ class Store(Database):
         return Record(view, entry, row[_ENTRY_END] or "")
 
     def damaged(self, subject: str, entry_id: str, problem: str) -> CheckpointCorruptionError:
-        """The error for damage met while reading, after recording it."""
-        self.record_problems([(entry_id, problem)])
+        """The error for damage met while reading, after recording it.
+
+        Inside a transaction the record waits: the error is about to roll everything back.
+        """
+        if self._depth:
+            self._met.append((entry_id, problem))
+        else:
+            self.record_problems([(entry_id, problem)])
         return CheckpointCorruptionError(
             f"{subject}, entry {entry_id}: {problem}", entry_id=entry_id, problem=problem
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ _GENERATED = {".git", "node_modules", "__pycache__", ".venv", "venv", "dist", "b
 
 def find(start: Path) -> Path | None:
     """The top of the repository that `start` lies in."""
+    start = start.absolute()
     for folder in (start, *start.parents):
         if (folder / ".git").exists():
             return folder
@@ -54,9 +56,17 @@ def repository(top: Path) -> str:
     match = _REMOTE.search(config.read_text(errors="replace")) if config.is_file() else None
     if not match:
         return top.name
-    url = re.sub(r"^\w+://", "", match[1]).removesuffix("/").removesuffix(".git")
-    url = url.rpartition("@")[2] if "@" in url.partition("/")[0] else url
-    return re.sub(r"^([^/:]+):(?:\d+/)?", r"\1/", url)
+    url = match[1].removesuffix("/").removesuffix(".git")
+    if "://" in url:
+        host, _, path = url.partition("://")[2].partition("/")
+        host = re.sub(r":\d+$", "", host.rpartition("@")[2])
+    else:
+        # The short form of ssh, `user@host:path`; what has no colon is a path on this machine.
+        host, colon, path = url.partition(":")
+        if not colon:
+            return Path(url).name or top.name
+        host = host.rpartition("@")[2]
+    return f"{host.lower()}/{path.strip('/')}"
 
 
 def branch(top: Path) -> str:
@@ -95,15 +105,25 @@ def hashes(start: Path, top: Path, named_files: Iterable[str]) -> dict[str, str]
     """SHA-256 of each named source file inside the repository, by its path from the top."""
     found = {}
     for name in named_files:
-        path = (start / name).resolve()
-        if not path.is_file():
-            path = (top / name).resolve()
-        if path.is_file() and path.is_relative_to(top.resolve()):
-            relative = path.relative_to(top.resolve())
-            if not _GENERATED.intersection(relative.parts):
-                with path.open("rb") as file:
-                    found[relative.as_posix()] = hashlib.file_digest(file, "sha256").hexdigest()
+        path = _source_file(name, start, top)
+        if path is not None:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            found[path.relative_to(top.resolve()).as_posix()] = digest
     return found
+
+
+def _source_file(name: str, start: Path, top: Path) -> Path | None:
+    """The file that a name means. Agents also write sentences here: those name no file."""
+    for folder in (start, top):
+        try:
+            path = (folder / name).resolve()
+            inside = path.is_file() and path.is_relative_to(top.resolve())
+        except (OSError, ValueError):
+            return None
+        if inside and not _GENERATED.intersection(path.relative_to(top.resolve()).parts):
+            return path
+    return None
 
 
 def _git(top: Path, *arguments: str) -> str:
@@ -115,6 +135,8 @@ def _git(top: Path, *arguments: str) -> str:
             text=True,
             timeout=10,
             check=False,
+            # A hook of git's own runs with variables that point to another repository.
+            env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

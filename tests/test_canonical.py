@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -172,22 +174,28 @@ VALUES = st.recursive(
 
 @given(VALUES)
 @example({"\ue000": 1, "\U00010000": 2})
+@example({"\uffff": 1, "\U00050000": 2})
+@example({"\uf000": 1, "\U0010ffff": 2})
 @example({"a": "\uffff", "\U00010000": 1.5})
 @example([-0.0, 1e15 + 0.5, 1e-3, 9.999e-4, 2.0**53])
+@example(1e16)
+@example([1.5e16, -1e20])
 @example({"a": None, "b": "e10"})
 def test_equals_the_complete_implementation(document: Any) -> None:
     assert canonical(document) == rfc8785.dumps(document)
 
 
 @given(VALUES)
+@example(1e17)
+@example([None, 2.0**53])
 def test_reading_back_and_writing_again_changes_nothing(document: Any) -> None:
     once = canonical(document)
     assert parse(once) == document
     assert canonical(parse(once)) == once
 
 
-def nested(levels: int) -> Any:
-    value: Any = []
+def nested(levels: int, *innermost: Any) -> Any:
+    value: Any = list(innermost)
     for _ in range(levels - 1):
         value = [value]
     return value
@@ -202,10 +210,11 @@ def nested(levels: int) -> Any:
         ("\ud800", "surrogate"),
         (["a", "\udfff"], "surrogate"),
         ({"\udc00": 1}, "surrogate"),
-        (2**53, "give it as a string"),
-        ([-(2**53)], "give it as a string"),
-        (2**64, "cannot be written as JSON"),
-        (-(2**70), "cannot be written as JSON"),
+        (2**53 + 1, "give it as a string"),
+        ([-(2**53) - 1], "give it as a string"),
+        (2**64 + 1, "give it as a string"),
+        (-(2**70) - 1, "give it as a string"),
+        (10**400, "give it as a string"),
         ({1: "a"}, "cannot be written as JSON"),
         ({None: "a"}, "cannot be written as JSON"),
         ({"a": {(1, 2): 0.5}}, "cannot be written as JSON"),
@@ -214,6 +223,7 @@ def nested(levels: int) -> Any:
         (object(), "cannot be written as JSON"),
         (nested(1_000), "nested deeper"),
         (nested(100_000), "nested deeper"),
+        (nested(300, 0.5), "nested deeper"),
     ],
     ids=lambda value: None if isinstance(value, str) else type(value).__name__,
 )
@@ -226,11 +236,37 @@ def test_the_largest_exact_integers_are_kept() -> None:
     assert canonical([2**53 - 1, -(2**53) + 1]) == b"[9007199254740991,-9007199254740991]"
 
 
-def test_a_value_that_contains_itself_is_refused() -> None:
-    loop: list[Any] = []
-    loop.append(loop)
+@pytest.mark.parametrize("number", [0.5, 1e-9])
+def test_a_float_at_the_end_of_endless_nesting_is_refused_too(number: float) -> None:
     with pytest.raises(InvalidInputError, match="nested deeper"):
-        canonical(loop)
+        canonical(nested(2_000, number))
+
+
+LOOP = """
+from syncd.canonical import canonical
+from syncd.errors import InvalidInputError
+loop = []
+loop += ITEMS
+try:
+    canonical(loop)
+except InvalidInputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("items", ["[{'a': loop}, 1]", "[0.5, loop]"])
+def test_a_value_that_contains_itself_is_refused(items: str) -> None:
+    """In a process of its own: what does not notice the loop does not come back."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOOP.replace("ITEMS", items)],
+        capture_output=True,
+        text=True,
+        timeout=2,
+    )
+    assert (done.stdout, done.stderr) == (
+        f"cannot be written as JSON: nested deeper than {MAX_DEPTH} levels\n",
+        "",
+    )
 
 
 def test_tuples_are_arrays_with_and_without_floats() -> None:

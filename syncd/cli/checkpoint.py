@@ -59,7 +59,7 @@ def create(
 
 def _with_workspace(draft: Checkpoint) -> Checkpoint:
     from syncd import workspace
-    from syncd.checkpoint import Workspace
+    from syncd.items import Workspace
 
     if draft.workspace is not None:
         return draft
