@@ -190,7 +190,6 @@ def test_equals_the_complete_implementation(document: Any) -> None:
 @example([None, 2.0**53])
 def test_reading_back_and_writing_again_changes_nothing(document: Any) -> None:
     once = canonical(document)
-    assert parse(once) == document
     assert canonical(parse(once)) == once
 
 
