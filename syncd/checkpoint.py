@@ -210,8 +210,8 @@ class ComplianceInfo(Part):
 # Where the fields of flat documents (builder-state and per-agent files) belong.
 _FLAT = {
     **dict.fromkeys(("task_id", "taskId", "agent_id", "agentId", "agent_type", "agentType",
-                     "session_id", "sessionId", "feature", "iteration", "timestamp",
-                     "last_checkpoint", "next_checkpoint_expected", "mission", "reason"), "metadata"),
+                     "session_id", "sessionId", "feature", "iteration", "timestamp", "mission",
+                     "last_checkpoint", "next_checkpoint_expected", "reason"), "metadata"),
     **dict.fromkeys(("phase", "status", "stage", "completedSteps", "completed_steps",
                      "completed_items", "pendingSteps", "pending_items", "blockers",
                      "blocked_items", "currentStep", "current_step", "current_focus",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import sys
 import threading
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,6 @@ from syncd.errors import (
 )
 from syncd.sql import SQLITE_VERSION, queries, version_of
 
-# A connection that crossed a fork may neither be used nor closed in the child.
-_ABANDONED: list[sqlite3.Connection] = []
-
 
 class Database:
     """Safe to share between threads and to carry across a fork."""
@@ -45,47 +44,73 @@ class Database:
         self._sql = queries()
         self._lock = threading.RLock()
         self._depth = 0
-        self._pid = os.getpid()
-        self._connection = self._connect()
+        self._connection: sqlite3.Connection = None  # type: ignore[assignment]
+        _OPEN.add(self)
         try:
-            version = version_of(self._connection)
+            self.schema_version = self._checked_version()
+            self.device_id = self._state("device_id") if self.schema_version else ""
+        except BaseException:
+            self.close()
+            raise
+
+    def _checked_version(self) -> int:
+        try:
+            version = version_of(self.connection)
         except sqlite3.Error as error:
             raise translated(error) from error
         if version > SQLITE_VERSION:
             raise NewerDatabaseError(
-                f"{path} has schema {version}, this syncd knows up to {SQLITE_VERSION}"
+                f"{self.path} has schema {version}, this syncd knows up to {SQLITE_VERSION}"
             )
-        self.device_id = self._state("device_id") if version else ""
+        return version
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection, opened when it is needed first, and again after a fork."""
+        if self._connection is None:
+            with self._lock:
+                if self._connection is None:
+                    self._connection = self._connect()
+        return self._connection
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            connection = sqlite3.connect(
-                self.path.resolve().as_uri() + "?mode=rw",
-                uri=True,
-                timeout=self._busy_seconds,
-                isolation_level=None,
-                check_same_thread=False,
-            )
+            try:
+                return self._open("mode=rw")
+            except sqlite3.OperationalError as error:
+                # Where nobody can write, SQLite may read without the files it writes beside.
+                unwritable = not os.access(self.path.parent, os.W_OK)
+                if error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN and unwritable:
+                    return self._open("mode=ro&immutable=1")
+                raise
+        except sqlite3.Error as error:
+            raise translated(error) from error
+
+    def _open(self, how: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self.path.resolve().as_uri()}?{how}",
+            uri=True,
+            timeout=self._busy_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
             connection.execute("PRAGMA synchronous = FULL")
             if sys.platform == "darwin":
                 # Only this makes macOS write through the drive's own cache.
                 connection.execute("PRAGMA fullfsync = 1")
                 connection.execute("PRAGMA checkpoint_fullfsync = 1")
-        except sqlite3.Error as error:
-            raise translated(error) from error
+            version_of(connection)  # the first statement that looks into the file
+        except BaseException:
+            connection.close()
+            raise
         return connection
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        if self._pid != os.getpid():
-            _ABANDONED.append(self._connection)
-            self._lock, self._depth, self._pid = threading.RLock(), 0, os.getpid()
-            self._connection = self._connect()
-        return self._connection
 
     def close(self) -> None:
         with self._lock:
-            self.connection.close()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None  # type: ignore[assignment]
 
     def transaction(self) -> _Transaction:
         """Everything inside is on disk when this ends, or none of it is. May be nested."""
@@ -96,7 +121,7 @@ class Database:
         try:
             with self._lock:
                 return connection.execute(self._sql[query], tuple(parameters)).fetchall()
-        except sqlite3.Error as error:
+        except _REFUSED as error:
             raise translated(error) from error
 
     def row(self, query: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
@@ -107,7 +132,7 @@ class Database:
                     self._sql[query], parameters
                 ).fetchone()
                 return row
-        except sqlite3.Error as error:
+        except _REFUSED as error:
             raise translated(error) from error
 
     def _rolled_back(self) -> None:
@@ -137,13 +162,40 @@ _MEANINGS: dict[int, tuple[type[SyncdError], str]] = {
 }
 
 
-def translated(error: sqlite3.Error) -> SyncdError:
+# What a file system without locks answers, said by SQLite as an error of the disk.
+_LOCK_FAILURES = {
+    sqlite3.SQLITE_IOERR_LOCK,
+    sqlite3.SQLITE_IOERR_RDLOCK,
+    sqlite3.SQLITE_IOERR_UNLOCK,
+    sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
+    sqlite3.SQLITE_IOERR_SHMLOCK,
+}
+# Beside SQLite's own: texts and numbers that it cannot be asked about.
+_REFUSED = (sqlite3.Error, UnicodeEncodeError, OverflowError)
+
+
+def translated(error: Exception) -> SyncdError:
     """SQLite's error as one of ours, with its remedy."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if not isinstance(error, sqlite3.Error):
+        return InvalidInputError(f"the database cannot hold this: {error}")
+    extended = getattr(error, "sqlite_errorcode", 0)
+    code = extended & 0xFF
+    if extended in _LOCK_FAILURES:
+        code = sqlite3.SQLITE_PROTOCOL
     if "decode to UTF-8" in str(error):
         code = sqlite3.SQLITE_CORRUPT
     kind, meaning = _MEANINGS.get(code, (StoreError, "the database refused"))
     return kind(f"{meaning} ({error})")
+
+
+def refused(error: OSError, path: Path) -> StoreError:
+    """The operating system's refusal to make or write a file of ours."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"the disk is full: {path} cannot be written")
+    if error.errno == errno.EROFS:
+        return ReadOnlyError(f"the disk is read-only: {path} cannot be written")
+    return HomeError(f"{path} cannot be made: {reason}")
 
 
 class _Transaction:
@@ -191,3 +243,28 @@ class _Transaction:
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+
+
+# --- forks ------------------------------------------------------------------------------------
+
+# SQLite remembers its locks per process, so that a connection, and even a new one, in a forked
+# child believes to hold locks that only the parent has. Every connection is therefore closed
+# before a fork, once it is idle, and opened again on either side when it is needed.
+_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
+_held: list[Database] = []
+
+
+def _before_fork() -> None:
+    for database in sorted(_OPEN, key=id):
+        database._lock.acquire()
+        _held.append(database)
+        if database._depth == 0:
+            database.close()
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop()._lock.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

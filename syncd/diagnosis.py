@@ -145,10 +145,10 @@ def _guarded(name: str, check: Callable[[Node], Check], node: Node) -> Check:
 
 
 def _home(node: Node) -> Check:
-    node.prepare()
+    home = node.store.path.parent  # the first use makes it
     loose = [
         path
-        for path in (node.home, *node.home.iterdir(), *(node.home / "keys").iterdir())
+        for path in (home, *home.iterdir(), *(home / "keys").iterdir())
         if stat.S_IMODE(path.stat().st_mode) & 0o077
     ]
     if loose:

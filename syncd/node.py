@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 
 from syncd import clock, config
-from syncd.database import translated
+from syncd.database import refused, translated
 from syncd.entry import uuid7
 from syncd.errors import CheckpointNotFoundError, HomeError, UsageError
-from syncd.seal import SigningKey
+from syncd.seal import SigningKey, publish_once
 from syncd.sql import SQLITE_VERSION, migrate_sqlite, queries
 from syncd.store import Store
 
@@ -32,11 +32,12 @@ class Node:
 
     @cached_property
     def store(self) -> Store:
-        self.prepare()
-        store = self._open_store()
-        if not store.device_id:  # a crash came between the schema and the device's id
-            store.close()
-            self._migrate()
+        self._check_owner()
+        store = self._open_store() if self.database.exists() else None
+        if store is None or store.schema_version < SQLITE_VERSION or not store.device_id:
+            if store is not None:
+                store.close()
+            self._prepare()
             store = self._open_store()
         return store
 
@@ -58,18 +59,17 @@ class Node:
 
     # --- the home ---------------------------------------------------------------------------
 
-    def prepare(self) -> bool:
-        """Make sure that the home is there, ours and up to date; true if it was made now."""
-        self._check_owner()
-        if self._is_current():
-            return False
-        self._make_folders()
-        self._check_locks()
-        fresh = not self.database.exists()
-        descriptor = os.open(self.database, os.O_RDWR | os.O_CREAT, 0o600)
-        os.close(descriptor)
-        self._migrate()
-        return fresh
+    def _prepare(self) -> None:
+        """Make the home, or bring it up to date."""
+        try:
+            self._make_folders()
+            if problem := lock_problem(self.home / "run"):
+                raise HomeError(f"{self.home} is on a file system without locks: {problem}")
+            if not self.database.exists():
+                publish_once(self.database, b"")
+            self._migrate()
+        except OSError as error:
+            raise refused(error, self.home) from None
 
     def _check_owner(self) -> None:
         try:
@@ -86,35 +86,18 @@ class Node:
                 "Run syncd as its owner, or set SYNCD_HOME to a directory of your own.",
             )
 
-    def _is_current(self) -> bool:
-        """Cheap enough for every command: the header of the file says its version."""
-        try:
-            with self.database.open("rb") as file:
-                header = file.read(64)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise HomeError(f"{self.database} cannot be read: {error.strerror}") from None
-        return len(header) == 64 and int.from_bytes(header[60:64]) >= SQLITE_VERSION
-
     def _make_folders(self) -> None:
-        try:
-            self.home.mkdir(parents=True, exist_ok=True)
-            self.home.chmod(0o700)
-            for name in _FOLDERS:
-                (self.home / name).mkdir(exist_ok=True)
-                (self.home / name).chmod(0o700)
-        except OSError as error:
-            raise HomeError(f"{self.home} cannot be made: {error.strerror}") from None
-
-    def _check_locks(self) -> None:
-        if problem := lock_problem(self.home / "run"):
-            raise HomeError(f"{self.home} is on a file system without locks: {problem}")
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.home.chmod(0o700)
+        for name in _FOLDERS:
+            (self.home / name).mkdir(exist_ok=True)
+            (self.home / name).chmod(0o700)
 
     def _migrate(self) -> None:
-        connection = sqlite3.connect(self.database, timeout=30, isolation_level=None)
+        seconds = self.settings["store.busy_seconds"]
+        connection = sqlite3.connect(self.database, timeout=seconds, isolation_level=None)
         try:
-            _use_wal(connection)
+            _use_wal(connection, seconds)
             migrate_sqlite(connection, self.home / "run" / "migrate.lock", self._backup_first)
             self._introduce(connection)
         except sqlite3.Error as error:
@@ -137,8 +120,6 @@ class Node:
         public = self.key.public()
         connection.execute(sql["add_device"], (device_id, public, clock.iso(now)))
         connection.execute("COMMIT")
-        # Puts the version into the file's header, where `_is_current` looks.
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     # --- ids --------------------------------------------------------------------------------
 
@@ -171,28 +152,31 @@ def lock_problem(folder: Path) -> str | None:
     """Why files in `folder` cannot be locked, or None."""
     import fcntl
 
-    probe = folder / f"lock-test.{os.getpid()}"
+    probe = folder / f"lock-test.{uuid7()}"
     try:
         with probe.open("w") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.strerror or str(error)
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                return error.strerror or str(error)
     finally:
         probe.unlink(missing_ok=True)
     return None
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
+def _use_wal(connection: sqlite3.Connection, seconds: float) -> None:
     """Switching a new file to WAL can collide with another process doing the same."""
-    for attempt in range(50):
+    deadline = time.monotonic() + seconds
+    while True:
         try:
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        except sqlite3.OperationalError:
-            if attempt == 49:
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > deadline:
                 raise
-            mode = ""
-        if mode == "wal":
+        else:
+            if mode != "wal":
+                raise HomeError("the file system does not support SQLite's write-ahead log")
             return
         time.sleep(0.02)
-    raise HomeError("the file system does not support SQLite's write-ahead log")

@@ -124,6 +124,8 @@ class Part(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             raise InvalidInputError(explained(error)) from None
+        except RecursionError:
+            raise InvalidInputError(f"nested deeper than {MAX_DEPTH} levels") from None
 
 
 def _accepted(field: FieldInfo) -> list[str]:

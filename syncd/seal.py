@@ -63,7 +63,7 @@ class SigningKey:
                 serialization.PrivateFormat.PKCS8,
                 serialization.NoEncryption(),
             )
-            _publish_once(path, pem)
+            publish_once(path, pem)
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), None)
         except (OSError, ValueError) as error:
@@ -97,19 +97,27 @@ def fingerprint(public: bytes) -> str:
     return hashlib.sha256(public).hexdigest()
 
 
-def _publish_once(path: Path, content: bytes) -> None:
-    """Make `path` appear complete or not at all, and let the first of several makers win."""
+def publish_once(path: Path, content: bytes) -> None:
+    """Make `path` appear complete or not at all, and let the first of several makers win.
+
+    No file that may be a database is ever opened here: closing it would drop SQLite's locks.
+    """
     draft = path.with_name(f"{path.name}.{uuid7()}.new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        os.fchmod(descriptor, 0o600)
-        os.write(descriptor, content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    try:
+        try:
+            os.fchmod(descriptor, 0o600)
+            os.write(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         os.link(draft, path)
     except FileExistsError:
         pass
     finally:
         draft.unlink()
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

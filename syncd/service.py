@@ -315,8 +315,8 @@ def _part(kind: type[Part], value: Part | Mapping[str, Any]) -> Part:
 def time_range(since: datetime | str | None, until: datetime | str | None) -> tuple[int, int]:
     """A range of clock readings from two moments, either of which may be open."""
     return (
-        clock.reading_at(_moment(since)) if since else 0,
-        clock.reading_at(_moment(until)) if until else FOREVER,
+        min(clock.reading_at(_moment(since)), FOREVER) if since else 0,
+        min(clock.reading_at(_moment(until)), FOREVER) if until else FOREVER,
     )
 
 

@@ -24,8 +24,8 @@ def create(app: App) -> None:
     The newest ten are kept (backup.keep).
     """
     node = app.node
-    node.prepare()
-    made = backups.create(node.database, node.home / "backups", node.settings["backup.keep"])
+    path = node.store.path
+    made = backups.create(path, node.home / "backups", node.settings["backup.keep"])
     app.emit(_document(made), str(made.path))
 
 
@@ -48,7 +48,6 @@ def restore(app: App, name: str) -> None:
     """
     node = app.node
     done = backups.restore(node.database, node.home / "backups", name)
-    node.prepare()
     document = {
         "entries": done.entries,
         "only_in_replaced": done.only_in_replaced,

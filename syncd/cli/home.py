@@ -19,7 +19,7 @@ def init(app: App) -> None:
     """
     from syncd.seal import fingerprint
 
-    fresh = app.node.prepare()
+    fresh = not app.node.database.exists()
     document = {
         "home": str(app.node.home),
         "device_id": app.node.store.device_id,
