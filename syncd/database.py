@@ -182,6 +182,8 @@ def translated(error: Exception) -> SyncdError:
     code = extended & 0xFF
     if extended in _LOCK_FAILURES:
         code = sqlite3.SQLITE_PROTOCOL
+    if extended == sqlite3.SQLITE_IOERR_SHMSIZE:  # no room for the index of the write-ahead log
+        code = sqlite3.SQLITE_FULL
     if "decode to UTF-8" in str(error):
         code = sqlite3.SQLITE_CORRUPT
     kind, meaning = _MEANINGS.get(code, (StoreError, "the database refused"))

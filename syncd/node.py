@@ -80,6 +80,8 @@ class Node:
             raise HomeError(f"{self.home} cannot be read: {error.strerror}") from None
         if not self.home.is_dir():
             raise HomeError(f"{self.home} is not a directory")
+        if self.database.is_dir():
+            raise HomeError(f"{self.database} is a directory")
         if owner != os.geteuid():
             raise HomeError(
                 f"{self.home} belongs to another user (uid {owner}, you are {os.geteuid()})",
@@ -152,12 +154,14 @@ def lock_problem(folder: Path) -> str | None:
     """Why files in `folder` cannot be locked, or None."""
     import fcntl
 
-    probe = folder / f"lock-test.{uuid7()}"
+    probe = folder / "lock-test"
     try:
         with probe.open("w") as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None  # another process is asking the same
             except OSError as error:
                 return error.strerror or str(error)
     finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from syncd import clock
-from syncd.canonical import canonical
+from syncd.canonical import MAX_DEPTH, canonical
 from syncd.checkpoint import (
     Checkpoint,
     CheckpointMetadata,
@@ -128,7 +128,11 @@ class CheckpointService:
         """Write a new version. `changes` is a JSON merge patch; `base` guards against a race."""
         with self._store.transaction():
             current = self._opened(self._store.changeable(checkpoint_id, base))
-            return self._replace(current, patched(current, _plain(changes)))
+            try:
+                changed = patched(current, _plain(changes))
+            except RecursionError:
+                raise InvalidInputError(f"nested deeper than {MAX_DEPTH} levels") from None
+            return self._replace(current, changed)
 
     def revise(self, current: Checkpoint, changed: Checkpoint) -> Checkpoint:
         """Write `changed` as the next version of `current`, if that is still the newest."""
