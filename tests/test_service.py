@@ -617,7 +617,7 @@ class Hands:
 @pytest.fixture
 def timed(home: Path) -> Iterator[tuple[CheckpointService, Hands]]:
     node, hands = Node(home), Hands()
-    node.prepare()
+    node.store.close()
     node.store = Store(node.database, now_ms=hands)
     yield CheckpointService(node=node), hands
     node.close()
