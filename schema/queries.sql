@@ -178,6 +178,18 @@ DELETE FROM problems
 -- The next entries of the log in the order they were written here.
 SELECT * FROM log WHERE seq > ? ORDER BY seq LIMIT ?
 
+-- entry_about --
+-- An entry at a place in the log, or about an entity: to name what a view row belongs to.
+SELECT entry_id, device_id FROM log WHERE seq = ? OR entity_id = ? LIMIT 1
+
+-- all_ids --
+-- Every entry's id.
+SELECT entry_id FROM log
+
+-- stray_rows --
+-- Rows of the view that do not lead to an entry of their own checkpoint.
+SELECT COUNT(*) FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq WHERE l.entity_id IS NOT c.id
+
 -- audit_list --
 -- Entries, newest first, optionally of one task.
 SELECT seq, entry_id, device_id, device_seq, entity, entity_id, op, actor, at, meta, hash,

@@ -211,9 +211,8 @@ def _named(connection: sqlite3.Connection, difference: Difference) -> Problem:
     view, kind, row = difference
     names = [description[1] for description in connection.execute(f"PRAGMA table_info({view})")]
     columns = dict(zip(names, row, strict=True))
-    query = "SELECT entry_id, device_id FROM log WHERE seq = ? OR entity_id = ? LIMIT 1"
     subject = columns.get("id") or columns.get("child_id") or columns.get("task_id")
-    entry = connection.execute(query, (columns.get("seq"), subject)).fetchone()
+    entry = connection.execute(queries()["entry_about"], (columns.get("seq"), subject)).fetchone()
     entry_id, device_id = entry or (str(columns.get("revision") or subject), "")
     return Problem(entry_id, device_id, f"view {view}: a row for {subject} {kind}")
 

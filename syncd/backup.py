@@ -165,7 +165,7 @@ def _only_in(replaced: Path, database: Path) -> int:
     """How many entries the replaced database has and the present one has not."""
     try:
         with closing(_open(replaced, "ro")) as old, closing(_open(database, "ro")) as new:
-            ids = "SELECT entry_id FROM log"
+            ids = queries()["all_ids"]
             return len({row[0] for row in old.execute(ids)} - {row[0] for row in new.execute(ids)})
     except sqlite3.Error:
         return 0
