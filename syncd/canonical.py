@@ -45,7 +45,7 @@ def canonical(document: Any) -> bytes:
         encoded = _orjson(document)
     except _LargeIntegerError:
         return _complete(_doubles(document))
-    if _may_hold_float(document):
+    if _has_to_change(document):
         try:
             encoded = _orjson(_plain(document))
         except _NotPlainError:
@@ -55,8 +55,8 @@ def canonical(document: Any) -> bytes:
     return encoded
 
 
-def _may_hold_float(document: Any) -> bool:
-    """Floats are where orjson differs, NaN included, which it prints as null.
+def _has_to_change(document: Any) -> bool:
+    """Whether some number would be printed otherwise, NaN included, which orjson makes null.
 
     One flat loop: this looks at every value of every checkpoint that is written.
     """
@@ -72,6 +72,9 @@ def _may_hold_float(document: Any) -> bool:
             elif kind is list:
                 if value:
                     pending.append(value)
+            elif kind is float:
+                if value.is_integer() or not 1e-3 <= abs(value) < 1e15:
+                    return True
             elif kind is not bool and value is not None:
                 return True
     return False

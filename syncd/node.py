@@ -99,6 +99,9 @@ class Node:
         seconds = self.settings["store.busy_seconds"]
         connection = sqlite3.connect(self.database, timeout=seconds, isolation_level=None)
         try:
+            # Heeded by a new file only. A checkpoint of usual size fits twice into 8 KB and once
+            # into 4: as fast to write, and a third smaller on disk.
+            connection.execute("PRAGMA page_size = 8192")
             _use_wal(connection, seconds)
             migrate_sqlite(connection, self.home / "run" / "migrate.lock", self._backup_first)
             self._introduce(connection)

@@ -31,10 +31,15 @@ def choice(names: type[StrEnum], aliases: Mapping[str, str]) -> Callable[[Any], 
     return convert
 
 
+def shortest(number: float) -> int | float:
+    """A whole number as an integer: the form in which it is written."""
+    return int(number) if number.is_integer() and number < 2**53 else number
+
+
 Timestamp = Annotated[str, AfterValidator(zoned)]
 Count = Annotated[int, Field(ge=0)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(shortest)]
+Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), AfterValidator(shortest)]
 Texts = list[str]
 
 
