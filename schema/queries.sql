@@ -99,12 +99,13 @@ WHERE p.agent_id = ? AND c.hlc >= ? AND c.hlc < ?
 ORDER BY c.hlc DESC, c.id DESC LIMIT ?
 
 -- by_time --
--- Everybody's checkpoints created in a time range, newest version first.
+-- Everybody's checkpoints created in a time range, newest first.
 SELECT c.*, l.*,
   (SELECT k.parent_id FROM links k WHERE k.child_id = c.id
    ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1)
-FROM log l JOIN checkpoints c ON c.id = l.entity_id AND c.seq = l.seq
-WHERE l.entity = 'checkpoint' AND c.hlc >= ? AND c.hlc < ? ORDER BY l.seq DESC LIMIT ?
+FROM log f JOIN checkpoints c ON c.id = f.entity_id AND c.first_seq = f.seq
+LEFT JOIN log l ON l.seq = c.seq
+WHERE f.entity = 'checkpoint' AND c.hlc >= ? AND c.hlc < ? ORDER BY f.seq DESC LIMIT ?
 
 -- page_before --
 -- Checkpoints with their current entry, newest version first, a page at a time.
@@ -169,6 +170,10 @@ ON CONFLICT (entry_id, problem) DO UPDATE SET found_at = excluded.found_at
 -- problems --
 -- Damage met so far.
 SELECT entry_id, problem, found_at FROM problems ORDER BY found_at, entry_id
+
+-- clear_view_problems --
+-- A rebuild has mended the views.
+DELETE FROM problems WHERE problem LIKE 'view %' OR problem LIKE 'the view row %'
 
 -- clear_problems --
 -- An audit found everything sound.

@@ -76,14 +76,17 @@ def verify_database(connection: sqlite3.Connection, own_keys: dict[str, bytes]) 
         entries, signed = walk.entries, walk.signed
         if not walk.unreadable:
             problems += _view_problems(connection)
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         problems.append(Problem("", "", f"the database cannot be read on: {error}"))
     return Report(entries, signed, problems)
 
 
 def _file_problems(connection: sqlite3.Connection) -> Iterator[Problem]:
     """What SQLite itself finds: damaged pages, an index that differs from its table."""
-    for (line,) in connection.execute("PRAGMA integrity_check(20)").fetchall():
+    connection.text_factory = _tolerant
+    lines = connection.execute("PRAGMA integrity_check(20)").fetchall()
+    connection.text_factory = str
+    for (line,) in lines:
         if line != "ok":
             yield Problem("", "", f"the database file: {line}")
 
@@ -100,8 +103,8 @@ def _read_tolerantly(connection: sqlite3.Connection, check: Callable[[Entry], No
     while True:
         try:
             batch = connection.execute(queries()["entries_after"], (after, _BATCH)).fetchall()
-        except sqlite3.OperationalError:
-            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        except (sqlite3.OperationalError, UnicodeDecodeError):
+            connection.text_factory = _tolerant
             batch = connection.execute(queries()["entries_after"], (after, _BATCH)).fetchall()
             connection.text_factory = str
         for row in batch:
@@ -109,6 +112,10 @@ def _read_tolerantly(connection: sqlite3.Connection, check: Callable[[Entry], No
         if len(batch) < _BATCH:
             return
         after = batch[-1][0]
+
+
+def _tolerant(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
 class _Walk:
@@ -193,6 +200,7 @@ def rebuild(store: Store) -> list[Difference]:
             raise translated(error) from error
         finally:
             _drop_expected(connection)
+        connection.execute(queries()["clear_view_problems"])
     return differences
 
 
@@ -218,17 +226,25 @@ def _named(connection: sqlite3.Connection, difference: Difference) -> Problem:
 
 
 def _differences(connection: sqlite3.Connection) -> Iterator[Difference]:
+    """The rows that differ, each once, in the form that the log says if there is one."""
     _build_expected(connection)
     for view in VIEWS:
-        for kind, left, right in (
-            ("is missing or differs", f"temp.log_{view}", f"main.{view}"),
-            ("is not what the log says", f"main.{view}", f"temp.log_{view}"),
-        ):
-            rows = connection.execute(
-                f"SELECT * FROM {left} EXCEPT SELECT * FROM {right} LIMIT {_SHOWN_DIFFERENCES}"  # noqa: S608
-            )
-            for row in rows.fetchall():
-                yield Difference(view, kind, row)
+        wanted = _rows_only_in(connection, f"temp.log_{view}", f"main.{view}")
+        present = _rows_only_in(connection, f"main.{view}", f"temp.log_{view}")
+        for key, row in wanted.items():
+            yield Difference(view, "differs" if key in present else "is missing", row)
+        for key, row in present.items():
+            if key not in wanted:
+                yield Difference(view, "is not in the log", row)
+
+
+def _rows_only_in(
+    connection: sqlite3.Connection, left: str, right: str
+) -> dict[str, tuple[Any, ...]]:
+    rows = connection.execute(
+        f"SELECT * FROM {left} EXCEPT SELECT * FROM {right} LIMIT {_SHOWN_DIFFERENCES}"  # noqa: S608
+    )
+    return {row[0]: row for row in rows.fetchall()}
 
 
 def _drop_expected(connection: sqlite3.Connection) -> None:

@@ -19,14 +19,17 @@ from syncd.errors import (
 )
 from syncd.sql import SQLITE_VERSION, migrate_sqlite, queries, version_of
 
-REPLACED = "replaced"
+REPLACED, DAMAGED = "replaced", "damaged"
 
 
 class Backup(NamedTuple):
+    """`intact` is what the audit of the copy said when it was made."""
+
     name: str
     path: Path
     bytes: int
     created_at: str
+    intact: bool
 
 
 class Restored(NamedTuple):
@@ -38,18 +41,18 @@ class Restored(NamedTuple):
 
 
 def create(database: Path, folder: Path, keep: int, label: str = "") -> Backup:
-    """Copy the database as it is now; the copy is checked before it counts."""
+    """Copy the database as it is now. The copy is audited: one with damage is kept and named so,
+    and never takes the place of an intact one."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    path = folder / f"context-{stamp}{'-' + label if label else ''}.db"
-    draft = path.with_suffix(".part")
+    draft = folder / f"context-{stamp}.part"
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         with closing(_open(database, "ro")) as source, closing(_open(draft, "rw")) as copy:
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
-            check = copy.execute("PRAGMA quick_check").fetchone()[0]
-        if check != "ok":
-            raise DatabaseCorruptError(f"the database is damaged, it was not backed up: {check}")
+            intact = verify_database(copy, {}).ok
+        labels = [word for word in (label, "" if intact else DAMAGED) if word]
+        path = folder / f"{'-'.join([f'context-{stamp}', *labels])}.db"
         _sync(draft)
         draft.rename(path)
     except sqlite3.Error as error:
@@ -189,16 +192,17 @@ def _located(folder: Path, name: str) -> Path:
 
 
 def _prune(folder: Path, keep: int) -> None:
-    """Oldest first out; what a restore replaced is not ours to delete."""
+    """Oldest first out, damaged ones apart; what a restore replaced is not ours to delete."""
     regular = [b for b in available(folder) if REPLACED not in b.name]
-    for old in regular[keep:] if keep else ():
-        old.path.unlink()
+    for kind in (True, False):
+        for old in [b for b in regular if b.intact is kind][keep:] if keep else ():
+            old.path.unlink()
 
 
 def _described(path: Path) -> Backup:
     stat = path.stat()
     created = datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(timespec="seconds")
-    return Backup(path.stem, path, stat.st_size, created)
+    return Backup(path.stem, path, stat.st_size, created, DAMAGED not in path.stem)
 
 
 def _open(path: Path, mode: str) -> sqlite3.Connection:

@@ -25,7 +25,7 @@ class Setting(NamedTuple):
 
 SETTINGS = (
     Setting("limits.body_bytes", 1_000_000, "largest checkpoint body that is accepted"),
-    Setting("limits.rendered_bytes", 2_048, "a checkpoint that renders longer gets a warning"),
+    Setting("limits.rendered_bytes", 2_048, "a checkpoint whose prompt is longer gets a warning"),
     Setting("store.busy_seconds", 30.0, "how long a write waits for another program's lock"),
     Setting("backup.keep", 10, "how many backups are kept"),
 )

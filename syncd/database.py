@@ -171,11 +171,13 @@ _LOCK_FAILURES = {
     sqlite3.SQLITE_IOERR_SHMLOCK,
 }
 # Beside SQLite's own: texts and numbers that it cannot be asked about.
-_REFUSED = (sqlite3.Error, UnicodeEncodeError, OverflowError)
+_REFUSED = (sqlite3.Error, UnicodeError, OverflowError)
 
 
 def translated(error: Exception) -> SyncdError:
     """SQLite's error as one of ours, with its remedy."""
+    if isinstance(error, UnicodeDecodeError):
+        return DatabaseCorruptError(f"the database file is damaged ({error})")
     if not isinstance(error, sqlite3.Error):
         return InvalidInputError(f"the database cannot hold this: {error}")
     extended = getattr(error, "sqlite_errorcode", 0)

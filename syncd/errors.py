@@ -80,6 +80,14 @@ class CheckpointCorruptionError(CheckpointError):
         self.problem = problem or message
 
 
+class ViewDamagedError(CheckpointCorruptionError):
+    """A view differs from the log, which is what counts."""
+
+    code = "view_damaged"
+    remedy = "`syncd rebuild` makes the views anew from the log, which is intact here."
+    data_safe = True
+
+
 class CheckpointExistsError(CheckpointError):
     code = "exists"
     exit_code = 7

@@ -255,10 +255,11 @@ class CheckpointService:
 
     def _prompt(self, checkpoint: Checkpoint) -> str:
         prompt = HandoffProtocol.generate_continuation_prompt(checkpoint)
-        if len(prompt) > self._rendered:
+        size = len(prompt.encode(errors="replace"))
+        if size > self._rendered:
             log.warning(
-                "the checkpoint renders to %d characters; prompts work best below %d",
-                len(prompt),
+                "the checkpoint renders to a prompt of %d bytes; they work best below %d",
+                size,
                 self._rendered,
             )
         return prompt

@@ -23,6 +23,7 @@ from syncd.errors import (
     ReadOnlyError,
     StaleBaseError,
     StoreBusyError,
+    ViewDamagedError,
 )
 from syncd.seal import GENESIS, SigningKey, chain_value, digest, flaw, header_intact
 
@@ -274,14 +275,20 @@ class Store(Database):
         """Check a joined row: body against hash, header against chain, view against both."""
         view = CheckpointRow(*row[:VIEW_COLUMNS])
         entry = Entry(*row[VIEW_COLUMNS:_ENTRY_END])
-        problem = "its entry is missing from the log" if entry.seq is None else flaw(entry)
-        problem = problem or _view_flaw(view, entry)
-        if problem:
-            entry_id = entry.entry_id or f"seq {view.seq}"
-            raise self.damaged(f"checkpoint {view.id}", entry_id, problem)
+        subject, entry_id = f"checkpoint {view.id}", entry.entry_id or f"seq {view.seq}"
+        if problem := "its entry is missing from the log" if entry.seq is None else flaw(entry):
+            raise self.damaged(subject, entry_id, problem)
+        if problem := _view_flaw(view, entry):
+            raise self.damaged(subject, entry_id, problem, ViewDamagedError)
         return Record(view, entry, row[_ENTRY_END] or "")
 
-    def damaged(self, subject: str, entry_id: str, problem: str) -> CheckpointCorruptionError:
+    def damaged(
+        self,
+        subject: str,
+        entry_id: str,
+        problem: str,
+        kind: type[CheckpointCorruptionError] = CheckpointCorruptionError,
+    ) -> CheckpointCorruptionError:
         """The error for damage met while reading, after recording it.
 
         Inside a transaction the record waits: the error is about to roll everything back.
@@ -290,9 +297,7 @@ class Store(Database):
             self._met.append((entry_id, problem))
         else:
             self.record_problems([(entry_id, problem)])
-        return CheckpointCorruptionError(
-            f"{subject}, entry {entry_id}: {problem}", entry_id=entry_id, problem=problem
-        )
+        return kind(f"{subject}, entry {entry_id}: {problem}", entry_id=entry_id, problem=problem)
 
     def version(self, entry_id: str) -> Entry:
         """One entry, verified by itself: an older version of a checkpoint, say."""

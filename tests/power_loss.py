@@ -45,7 +45,7 @@ def apart(function: Callable[..., T], *arguments: Any, under: Sequence[str] = ()
             input=pickle.dumps(task),
             capture_output=True,
             env={**clean, "PYTHONPATH": f"{TESTS}:{TESTS.parent}", **env},
-            timeout=300,
+            timeout=180,
             check=False,
         )
         if not (outcome := Path(folder, "outcome")).exists():

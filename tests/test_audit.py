@@ -154,7 +154,7 @@ def test_random_damage_to_the_file_is_found_or_changes_nothing(
     copy.close()
     content = clean.read_bytes()
     chance, found = random.Random(7), 0
-    for number in range(150):
+    for number in range(300):
         damaged = bytearray(content)
         place = chance.randrange(len(damaged))
         damaged[place] ^= 1 << chance.randrange(8)

@@ -65,8 +65,8 @@ def write_after_the_word(home: Path, output: int, dice: random.Random) -> None:
         service.create_checkpoint("task", "agent", checkpoint_id=f"{os.getpid()}-{number}")
 
 
-def killed(homes: list[Path], early: bool = False) -> list[list[str]]:
-    """In each home a writer, killed at a random moment; what each had acknowledged by then."""
+def killed(homes: list[Path], patience: float, early: bool = False) -> list[list[str]]:
+    """In each home a writer, killed within so many seconds; what each had acknowledged by then."""
     work = write_after_the_word if early else write_until_killed
     can_write_at_once(homes[0].with_name("rehearsal"))  # imports everything, once for all
     acknowledged = []
@@ -80,7 +80,7 @@ def killed(homes: list[Path], early: bool = False) -> list[list[str]]:
             finally:
                 os._exit(1)
         os.close(output)
-        time.sleep(dice.uniform(0, 0.06))
+        time.sleep(dice.uniform(0, patience))
         os.kill(writer, signal.SIGKILL)
         _, status = os.waitpid(writer, 0)
         assert os.WIFSIGNALED(status), "the writer failed before it was killed"
@@ -97,7 +97,7 @@ def can_write_at_once(home: Path) -> str:
 
 
 def test_everything_acknowledged_survives_kill_9(home: Path) -> None:
-    acknowledged = apart(killed, [home] * full(200, 1_000))
+    acknowledged = apart(killed, [home] * full(200, 1_000), 0.06)
     said = [revision for revisions in acknowledged for revision in revisions]
     assert len(said) > len(acknowledged), "hardly anything was written: this run proves nothing"
     said.append(apart(can_write_at_once, home))
@@ -110,8 +110,8 @@ def test_everything_acknowledged_survives_kill_9(home: Path) -> None:
 def test_a_kill_during_first_use_leaves_a_home_that_the_next_start_completes(
     tmp_path: Path,
 ) -> None:
-    homes = [tmp_path / f"home {number}" for number in range(full(40, 200))]
-    for home, said in zip(homes, apart(killed, homes), strict=True):
+    homes = [tmp_path / f"home {number}" for number in range(full(100, 1_000))]
+    for home, said in zip(homes, apart(killed, homes, 0.03), strict=True):
         service = CheckpointService(home=home)
         made = service.create_checkpoint("task", "agent")
         final = service.finalize_checkpoint(made.metadata.checkpoint_id)
@@ -124,7 +124,7 @@ def test_a_kill_during_first_use_leaves_a_home_that_the_next_start_completes(
 
 def test_a_word_given_too_early_would_be_noticed(home: Path) -> None:
     """The control of the two tests above: they do see what was promised and is not there."""
-    said = [i for ids in apart(killed, [home] * 20, True) for i in ids]
+    said = [i for ids in apart(killed, [home] * 20, 0.06, True) for i in ids]
     assert set(said) - set(audit(home).created)
 
 
@@ -155,7 +155,7 @@ def write_on_record(home: Path, synchronous: str, count: int) -> None:
         if synchronous:
             service.node.store.connection.execute(f"PRAGMA synchronous = {synchronous}")
         for number in range(count):
-            filler = "x" * (400_000 if number % 4 == 0 else 10)
+            filler = "x" * (800_000 if number % 4 == 0 else 10)
             state = {"state": {"x": filler}}
             made = service.create_checkpoint("task", f"agent {part}", context_summary=state)
             acknowledge(made.revision)

@@ -163,7 +163,7 @@ def test_a_checkpoint_that_renders_long_is_written_with_a_warning(
         service.create_checkpoint("t", "a", {"pending_items": ["x" * 199] * 10})
         service.create_checkpoint("t", "a", {"pending_items": ["short"]})
     (record,) = caplog.records
-    assert "characters; prompts work best below 2048" in record.getMessage()
+    assert "bytes; they work best below 2048" in record.getMessage()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", 2**53 + 1, {1: 2}])
@@ -769,7 +769,8 @@ def test_damage_is_raised_by_every_read_and_recorded(
         with pytest.raises(CheckpointCorruptionError, match="checkpoint last, entry ") as caught:
             read(service, "last")
         error = caught.value
-        assert (error.exit_code, error.data_safe) == (5, False)
+        # The log is what counts: a damaged view is mended from it.
+        assert (error.exit_code, error.data_safe) == (5, damage.startswith("view"))
         assert problems(service) == [(error.entry_id, error.problem)], name
 
 

@@ -150,7 +150,7 @@ def fill(place: Path) -> Filled:
         return made.metadata.checkpoint_id
 
     said: list[str] = []
-    while not (refusal := answer(lambda: said.append(create()))).kind:
+    while len(said) < 1_000 and not (refusal := answer(lambda: said.append(create()))).kind:
         pass
     refusals = [refusal, *(answer(create) for _ in range(3))]
     latest, when_full = newest(service), audit(home)
@@ -177,7 +177,7 @@ def small_disks(place: Path, rooms: list[int]) -> list[tuple[int, Answer, Answer
     """On disks with so much room: reading a home that is there, and making one."""
     outcomes = []
     for room in rooms:
-        mount(place, "-t", "tmpfs", "-o", "size=2m", "none")
+        mount(place, "-t", "tmpfs", "-o", "size=4m", "none")
         use(place / "known")
         ballast = leave_room(place, room)
         outcomes.append((room, answer_of(look, place / "known"), answer_of(use, place / "new")))
@@ -192,7 +192,7 @@ def small_disks(place: Path, rooms: list[int]) -> list[tuple[int, Answer, Answer
 def test_a_disk_that_fills_up_at_any_point_of_first_use_is_called_full(
     tmp_path: Path, mounts: tuple[str, ...]
 ) -> None:
-    rooms = [*range(0, 300_000, full(16_384, 4096))]
+    rooms = [*range(0, 700_000, full(32_768, 8192))]
     outcomes = apart(small_disks, tmp_path, rooms, under=mounts)
     assert {first.kind for _, _, first in outcomes} == {"", "DiskFullError"}, outcomes
 

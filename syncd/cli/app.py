@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,15 @@ class Tree(click.Group):
     __version__, "-V", "--version", prog_name="syncd", message="%(prog)s %(version)s"
 )
 @click.option("--home", type=click.Path(path_type=Path), help="The home to use (else SYNCD_HOME).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
-def syncd(ctx: click.Context, home: Path | None) -> None:
+def syncd(ctx: click.Context, home: Path | None, as_json: bool) -> None:
     """Checkpoints for AI coding agents: what is done, decided, blocked and next.
 
     Every write is on disk when the command returns; every read is verified.
     """
     ctx.obj = App(home)
+    ctx.obj.json = as_json
 
 
 def main() -> None:
@@ -112,6 +115,8 @@ def main() -> None:
         # The reader has gone (`| head`): nothing is left to say, and Python must not try at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        sys.exit(_fail(_system(error), as_json))
     except Exception as error:  # noqa: BLE001 (the last resort: no traceback reaches a user)
         sys.exit(_fail(_unexpected(error), as_json))
 
@@ -133,6 +138,16 @@ def _fail(error: SyncdError, as_json: bool) -> int:
     return error.exit_code
 
 
+def _system(error: OSError) -> SyncdError:
+    """The operating system refused; when it was stdout, Python must not try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    where = f" ({error.filename})" if error.filename else ""
+    return SyncdError(
+        f"the system refused: {error.strerror or error}{where}",
+        "Check the disk and the permissions of what is named, and where the output goes.",
+    )
+
+
 def _unexpected(error: Exception) -> SyncdError:
     """A fault of ours: the details go to a file that the user can send us."""
     import traceback
@@ -140,7 +155,8 @@ def _unexpected(error: Exception) -> SyncdError:
     from syncd.config import home
 
     text = "".join(traceback.format_exception(error))
-    file = home() / "log" / "crash.log"
+    named = [word for flag, word in pairwise(sys.argv) if flag == "--home"]
+    file = home(Path(named[0]) if named else None) / "log" / "crash.log"
     try:
         with file.open("a", encoding="utf-8") as log:
             log.write(text + "\n")

@@ -17,16 +17,25 @@ def backup() -> None:
 
 
 @backup.command()
+@click.pass_context
 @verb
-def create(app: App) -> None:
+def create(app: App, ctx: click.Context) -> None:
     """Copy the database while it is in use.
 
-    The newest ten are kept (backup.keep).
+    The newest ten are kept (backup.keep). A copy of a damaged database is named so, takes no
+    intact one's place, and exits 5.
     """
     node = app.node
     path = node.store.path
     made = backups.create(path, node.home / "backups", node.settings["backup.keep"])
     app.emit(_document(made), str(made.path))
+    if not made.intact:
+        click.echo(
+            click.style("Warning: ", fg="red")
+            + "the database has damaged entries, and so has this copy: `syncd audit verify`",
+            err=True,
+        )
+        ctx.exit(5)
 
 
 @backup.command("list")
@@ -34,8 +43,11 @@ def create(app: App) -> None:
 def list_(app: App) -> None:
     """List the backups, newest first."""
     found = backups.available(app.node.home / "backups")
-    rows = [(b.name, b.created_at, render.size(b.bytes)) for b in found]
-    app.emit([_document(b) for b in found], lambda: render.table(("NAME", "CREATED", "SIZE"), rows))
+    rows = [
+        (b.name, b.created_at, render.size(b.bytes), "yes" if b.intact else "NO") for b in found
+    ]
+    columns = ("NAME", "CREATED", "SIZE", "INTACT")
+    app.emit([_document(b) for b in found], lambda: render.table(columns, rows))
 
 
 @backup.command()
