@@ -8,7 +8,7 @@ BENCH_STAMP := $(VENV)/.installed-bench
 .PHONY: run test check lint bench proof clean help
 
 help:
-	@echo "make run    set up and show syncd at work"
+	@echo "make run    set up, create the home, check it, say what to try"
 	@echo "make test   set up and run the tests"
 	@echo "make check  ruff, mypy and the tests"
 	@echo "make bench  compare speed with other stores, side by side"

@@ -33,12 +33,12 @@ def explain(node: Node, prefix: str) -> dict[str, Any]:
     try:
         current = node.store.row("checkpoint", (node.checkpoint_id(prefix),))
     except CheckpointNotFoundError:
-        entry = node.store.entry(node.entry_id(prefix))
+        entry = _entry(node, prefix)
         current = node.store.row("checkpoint", (entry.entity_id,)) if entry else None
         if entry and current is None:
             return {"id": entry.entity_id, "entity": entry.entity, "versions": [_version(entry)]}
     if current is None:
-        raise CheckpointNotFoundError(f"there is no checkpoint or revision {prefix!r}") from None
+        raise CheckpointNotFoundError(f"there is no checkpoint or revision {prefix!r}")
     versions = list(_lineage(node, current))
     links = node.store.rows("links_of", (current[0],))
     return {
@@ -52,6 +52,13 @@ def explain(node: Node, prefix: str) -> dict[str, Any]:
         "versions": versions,
         "safe": {"local": all(v["problem"] is None for v in versions), "cloud": "unconfigured"},
     }
+
+
+def _entry(node: Node, prefix: str) -> Entry | None:
+    try:
+        return node.store.entry(node.entry_id(prefix))
+    except CheckpointNotFoundError:
+        raise CheckpointNotFoundError(f"there is no checkpoint or revision {prefix!r}") from None
 
 
 def _lineage(node: Node, current: tuple[Any, ...]) -> Iterator[dict[str, Any]]:

@@ -228,6 +228,7 @@ def test_diff_compares_checkpoints_and_revisions() -> None:
     assert "execution_state.current_focus" in text
     assert "- new" in text
     assert "+ other" in text
+    assert "event_log_ref" not in text
 
 
 def test_ids_may_be_shortened_while_unambiguous() -> None:
@@ -443,7 +444,7 @@ def test_bad_input_gets_cause_and_remedy_and_writes_nothing(
     assert word in cause + remedy
     assert cause.startswith("Error: ")
     assert remedy.startswith("Remedy: ")
-    assert data == "Data: safe, nothing was changed"
+    assert data == "Data: safe"
     for_machines = run(*arguments, "--json", stdin=stdin)
     assert for_machines.code == code
     assert set(for_machines.error()) == {"code", "message", "remedy", "data_safe"}
@@ -485,6 +486,69 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("checkpoint", "create", "--task", " ", "--agent", "a"),
+        ("checkpoint", "search", ""),
+    ],
+)
+def test_an_empty_word_is_no_answer(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).code == 2
+
+
+def test_an_update_without_a_change_is_refused() -> None:
+    checkpoint_id = create()
+    assert run("checkpoint", "update", checkpoint_id).code == 2
+    assert len(ok("explain", checkpoint_id, "--json").json()["versions"]) == 1
+
+
+def test_output_that_cannot_be_written_is_told() -> None:
+    create()
+    done = subprocess.run(
+        f"{SYNCD} checkpoint latest t > /dev/full", shell=True, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_hand_edited_view_is_refused_with_the_way_to_mend_it(home: Path) -> None:
+    create()
+    connection = sqlite3.connect(home / "context.db")
+    connection.execute("UPDATE checkpoints SET phase = 'testing'")
+    connection.commit()
+    connection.close()
+    refused = run("checkpoint", "latest", "t", "--json")
+    assert refused.code == 5
+    assert "syncd rebuild" in refused.error()["remedy"]
+    assert refused.error()["data_safe"] is True
+    (problem,) = run("audit", "verify", "--json").json()["problems"]
+    assert "differs" in problem["problem"]
+    ok("rebuild")
+    assert ok("doctor").code == 0
+    ok("checkpoint", "latest", "t")
+
+
+def test_a_copy_of_a_damaged_database_never_takes_an_intact_ones_place(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SYNCD_BACKUP_KEEP", "2")
+    bad = create()
+    good = ok("backup", "create", "--json").json()
+    assert good["intact"] is True
+    corrupt(home, bad)
+    for _ in range(3):
+        made = run("backup", "create")
+        assert made.code == 5
+        assert "damaged" in made.err
+    kept = {b["name"]: b["intact"] for b in ok("backup", "list", "--json").json()}
+    assert kept[good["name"]] is True
+    assert sorted(kept.values()) == [False, False, True]
+    ok("backup", "restore", good["name"])
+    ok("checkpoint", "show", bad)
+
+
 # --- what people see --------------------------------------------------------------------------
 
 
@@ -518,6 +582,24 @@ def test_a_terminal_gets_colours_and_a_pipe_plain_text() -> None:
     ):
         assert "\x1b[" not in ok(*command).out
     assert checkpoint_id in ok("checkpoint", "history", "t").out
+
+
+def test_text_cannot_command_the_terminal() -> None:
+    create("t", "--completed", "two\nlines \x1b[31mred", "--focus", "\x1b]0;title\x07")
+    for command in (("checkpoint", "latest", "t"), ("checkpoint", "history", "t")):
+        assert "\x1b]" not in on_a_terminal(*command)
+        assert "\x1b[31mred" not in on_a_terminal(*command)
+    assert "two lines" in ok("checkpoint", "latest", "t").out
+
+
+def test_what_was_written_is_shown() -> None:
+    create(
+        "t", "--next", "n1", "--dependency", "d1", "--mission", "m1", "--reason", "manual",
+        "--rollback", "r1", "--tests-passed", "7", "--context", "40", "--modified", "f1",
+    )  # fmt: skip
+    shown = ok("checkpoint", "latest", "t").out
+    for text in ("n1", "d1", "m1", "manual", "r1", "7 passed", "40", "f1", "Revision"):
+        assert text in shown
 
 
 def test_tables_in_a_pipe_are_never_cut() -> None:

@@ -131,7 +131,7 @@ def _fail(error: SyncdError, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"error": error.as_dict()}, ensure_ascii=False), err=True)
     else:
-        safe = "safe, nothing was changed" if error.data_safe else "damaged, as said above"
+        safe = "safe" if error.data_safe else "damaged, as said above"
         click.echo(click.style("Error: ", fg="red", bold=True) + error.message, err=True)
         click.echo(click.style("Remedy: ", bold=True) + error.remedy, err=True)
         click.echo(click.style("Data: ", bold=True) + safe, err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from syncd.cli import render
-from syncd.cli.document import changed, created, document_options, task_in
+from syncd.cli.document import changed, created, document_options, given, task_in
 from syncd.cli.verb import (
     App,
     complete_tasks,
@@ -17,10 +17,11 @@ from syncd.cli.verb import (
     task_argument,
     verb,
 )
-from syncd.errors import CheckpointCorruptionError, CheckpointNotFoundError
+from syncd.errors import CheckpointCorruptionError, CheckpointNotFoundError, UsageError
 
 if TYPE_CHECKING:
     from syncd.checkpoint import Checkpoint
+    from syncd.compare import Change
     from syncd.entry import Entry
     from syncd.store import Record, Skipped
 
@@ -51,6 +52,8 @@ def create(
     the task of that repository and branch.
     """
     limit = app.node.settings["limits.body_bytes"]
+    if task is not None and not task.strip():
+        raise UsageError("--task is empty", "Name a task, or leave --task out in a repository.")
     name = task or task_in(options["file"], limit) or app.task(None)
     draft = _with_workspace(created(options, name, agent, limit))
     parent = app.node.checkpoint_id(parent) if parent else None
@@ -81,6 +84,8 @@ def update(
     --completed X also takes X out of pending; --pending, --blocked and --decision add; single
     values replace; --file is a JSON merge patch (null removes).
     """
+    if agent is None and not given(options) and options["file"] is None:
+        raise UsageError("nothing to change was given", "See `syncd checkpoint update --help`.")
     base = app.node.entry_id(base) if base else None
     limit = app.node.settings["limits.body_bytes"]
     with app.node.store.transaction():
@@ -231,6 +236,8 @@ def list_(
 @verb
 def search(app: App, text: str, limit: int, fallback: bool) -> None:
     """Find checkpoints that contain TEXT, newest first."""
+    if not text.strip():
+        raise UsageError("nothing to search for was given", "For example: `search migration`.")
     skipped: list[Skipped] | None = [] if fallback else None
     _emit_all(app, app.node.store.search(text, limit, skipped), skipped)
 
@@ -270,21 +277,34 @@ def _checkpoint_or_revision(app: App, prefix: str) -> tuple[str, bool]:
         return app.node.entry_id(prefix), True
 
 
-def _diff_text(found: list[Any]) -> str:
-    if not found:
-        return "No difference."
+# What differs between any two versions and says nothing about the work.
+_NOISE = {
+    "compliance.event_log_ref",
+    "metadata.checkpoint_id",
+    "metadata.timestamp",
+    "recovery.continuation_prompt",
+}
+
+
+def _diff_text(found: list[Change]) -> str:
     lines = []
     for path, before, after in found:
-        lines.append(click.style(path, bold=True))
-        lines.append(click.style(f"  - {_flat(before)}", fg="red"))
-        lines.append(click.style(f"  + {_flat(after)}", fg="green"))
-    return "\n".join(lines)
+        if path not in _NOISE:
+            gone, come = _apart(before, after)
+            lines.append(click.style(path, bold=True))
+            lines += [click.style(f"  - {item}", fg="red") for item in gone]
+            lines += [click.style(f"  + {item}", fg="green") for item in come]
+    return "\n".join(lines) or "No difference in the work."
 
 
-def _flat(value: Any) -> str:
-    if isinstance(value, list):
-        return "; ".join(render.item_text(item) for item in value)
-    return "" if value is None else str(value)
+def _apart(before: Any, after: Any) -> tuple[list[str], list[str]]:
+    """What only one side has; of lists, the items."""
+    old, new = (
+        [render.item_text(item) for item in value] if isinstance(value, list)
+        else [] if value in (None, "") else [render.clean(value)]
+        for value in (before, after)
+    )  # fmt: skip
+    return [i for i in old if i not in new], [i for i in new if i not in old]
 
 
 def _emit(app: App, result: Checkpoint | Record, *, brief: bool = False) -> None:

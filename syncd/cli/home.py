@@ -90,8 +90,9 @@ def _stats_text(found: dict[str, Any]) -> str:
     sizes = found["bytes"]
     lines = [
         f"Entries      {found['entries']:,} (cursor {found['cursor']:,})",
-        f"Checkpoints  {found['checkpoints']:,} of {render.count(found['tasks'], 'task', 'tasks')}",
-        f"Database     {render.size(sizes['database'])}, log {render.size(sizes['wal'])}, "
+        f"Checkpoints  {found['checkpoints']:,}, "
+        f"in {render.count(found['tasks'], 'task', 'tasks')}",
+        f"Database     {render.size(sizes['database'])}, unmerged {render.size(sizes['wal'])}, "
         f"backups {render.size(sizes['backups'])}, free {render.size(sizes['free'])}",
     ]
     if found["problems"]:

@@ -24,69 +24,104 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str | None:
     for name in columns:
         grid.add_column(name, overflow="fold", no_wrap=not terminal)
     for row in rows:
-        grid.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        grid.add_row(*(Text("" if cell is None else clean(cell)) for cell in row))
     if not grid.row_count:
-        return "Nothing yet."
+        return "Nothing found."
     with console.capture() as capture:
         console.print(grid)
     # Trailing blanks only fill up the last column.
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
+def clean(value: Any) -> str:
+    """Text for a terminal: one line, and nothing in it that a terminal would obey."""
+    text = f"{value:,}" if type(value) is int else str(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+
+
 def checkpoint(document: dict[str, Any]) -> str:
     """One checkpoint on a screen."""
     metadata, state = document["metadata"], document["execution_state"]
     phase, status = state["phase"], state["status"]
-    head = [
-        click.style(metadata["checkpoint_id"], bold=True)
-        + ("  " + click.style("verified", fg="green") if document.get("verified") else ""),
-        _line("Task", metadata["task_id"]),
-        _line("Agent", f"{metadata['agent_id']} ({metadata['agent_type']})"
-              f", iteration {metadata['iteration']}"),
-        _line("State", f"{click.style(phase, fg=_PHASE_COLOURS.get(phase))}"
-              f", {click.style(status, fg=_STATUS_COLOURS.get(status))}"
-              + (f", {state['stage']}" if state.get("stage") else "")),
-        _line("Time", metadata["timestamp"]),
-    ]  # fmt: skip
-    if parent := document["recovery"]["last_successful_state"]:
-        head.append(_line("Parent", parent))
-    return "\n".join([*head, *_sections(document), *_proof(document)])
-
-
-def _sections(document: dict[str, Any]) -> list[str]:
-    state, context = document["execution_state"], document["context_summary"]
-    metrics = document["metrics"]
-    step = state.get("current_step") or {}
-    lines = [
-        *_list("Completed", state["completed_items"], "✓"),
-        *_list("Pending", state["pending_items"], "·"),
-        *_list("Blocked", state["blocked_items"], "!"),
-        *_list("Decided", context["key_decisions"], "→"),
-        *_list("Constraints", context["constraints"], "·"),
-        *_list("Assumptions", context["assumptions"], "·"),
-        *_list("Findings", context.get("findings", []), "·"),
+    verified = "  " + click.style("verified", fg="green") if document.get("verified") else ""
+    agent = f"{clean(metadata['agent_id'])} ({clean(metadata['agent_type'])})"
+    shown = [
+        click.style(phase, fg=_PHASE_COLOURS.get(phase)),
+        click.style(status, fg=_STATUS_COLOURS.get(status)),
+        *(clean(state[name]) for name in ("stage",) if state.get(name)),
     ]
-    if focus := state["current_focus"] or step.get("description"):
-        lines.append(_line("Focus", focus))
-    if state.get("error"):
-        lines.append(_line("Error", state["error"]))
-    if metrics["files_modified"]:
-        lines.append(_line("Files", ", ".join(metrics["files_modified"])))
-    if metrics["tokens_consumed"]:
-        lines.append(_line("Tokens", f"{metrics['tokens_consumed']:,}"))
-    return lines
+    lines = [
+        click.style(clean(metadata["checkpoint_id"]), bold=True) + verified,
+        _line("Task", clean(metadata["task_id"])),
+        _line("Agent", f"{agent}, iteration {metadata['iteration']}"),
+        _line("State", ", ".join(shown)),
+        _line("Time", metadata["timestamp"]),
+    ]
+    lines += _named(document, _HEAD)
+    for title, path, mark in _LISTS:
+        lines += _list(title, _at(document, path) or [], mark)
+    return "\n".join([*lines, *_named(document, _FOOT), *_proof(document)])
+
+
+_HEAD = (
+    ("Parent", "recovery.last_successful_state"),
+    ("Mission", "metadata.mission"),
+    ("Reason", "metadata.reason"),
+)
+_LISTS = (
+    ("Completed", "execution_state.completed_items", "✓"),
+    ("Pending", "execution_state.pending_items", "·"),
+    ("Blocked", "execution_state.blocked_items", "!"),
+    ("Next", "execution_state.next_steps", "·"),
+    ("Decided", "context_summary.key_decisions", "→"),
+    ("Constraints", "context_summary.constraints", "·"),
+    ("Assumptions", "context_summary.assumptions", "·"),
+    ("Dependencies", "context_summary.external_dependencies", "·"),
+    ("Findings", "context_summary.findings", "·"),
+    ("Files", "metrics.files_modified", "·"),
+)
+_FOOT = (
+    ("Focus", "execution_state.current_focus"),
+    ("Step", "execution_state.current_step.description"),
+    ("Error", "execution_state.error"),
+    ("Tokens", "metrics.tokens_consumed"),
+    ("Context", "metrics.context_used_percent"),
+    ("Rollback", "recovery.rollback_instructions"),
+)
+
+
+def _at(document: dict[str, Any], path: str) -> Any:
+    value: Any = document
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _named(document: dict[str, Any], fields: Iterable[tuple[str, str]]) -> list[str]:
+    found = [(name, _at(document, path)) for name, path in fields]
+    return [_line(name, clean(value)) for name, value in found if value]
 
 
 def _proof(document: dict[str, Any]) -> list[str]:
     compliance, workspace = document["compliance"], document.get("workspace")
+    tests = document["metrics"]["tests_status"]
     lines = []
+    if any(tests.values()):
+        counts = ", ".join(f"{tests[name]} {name}" for name in ("passed", "failed", "skipped"))
+        lines.append(_line("Tests", f"{counts}, {tests['coverage_percent']} % covered"))
     if workspace:
+        place = f"{workspace['repository']}@{workspace['branch']}"
+        commit = f" at {workspace['head'][:12]}" if workspace["head"] else ", no commit yet"
         dirty = ", with changes" if workspace.get("dirty") else ""
-        place = f"{workspace['repository']} {workspace['branch']} {workspace['head'][:12]}{dirty}"
-        lines.append(_line("Code", place))
+        lines.append(_line("Code", clean(place + commit + dirty)))
+    if document.get("revision"):
+        lines.append(_line("Revision", document["revision"]))
     lines.append(_line("Hash", compliance["hash"]))
     if signer := compliance.get("signed_by"):
-        lines.append(_line("Signed", f"{signer['name']}: {signer['meaning']} ({signer['at']})"))
+        who = f"{signer['name']}: {signer['meaning']} ({signer['at']})"
+        lines.append(_line("Signed", clean(who)))
     elif compliance["signature"]:
         lines.append(_line("Signed", "by this device"))
     return lines
@@ -105,10 +140,10 @@ def _list(title: str, items: list[Any], mark: str) -> list[str]:
 def item_text(item: Any) -> str:
     """A plain or structured item in one line."""
     if not isinstance(item, dict):
-        return str(item)
+        return clean(item)
     main = item.get("step") or item.get("decision") or item.get("description") or item.get("text")
     note = item.get("rationale") or item.get("impact") or item.get("category")
-    return f"{main} ({note})" if note else str(main)
+    return clean(f"{main} ({note})" if note else main)
 
 
 def checkpoint_table(documents: list[dict[str, Any]]) -> str | None:
