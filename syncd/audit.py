@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import orjson
 
-from syncd.database import translated
+from syncd.database import translated, unforked
 from syncd.entry import CHECKPOINT, CREATE, FINALIZE, LINK, TASK, Entry, Version, heads, winner
 from syncd.errors import DatabaseCorruptError
 from syncd.seal import GENESIS, flaw, signature_valid
@@ -45,11 +46,8 @@ class Report(NamedTuple):
 
 def verify(store: Store, own_key: bytes) -> Report:
     """Check the whole database; what is found stays recorded until a later audit is clean."""
-    connection = reader(store)
-    try:
+    with unforked, closing(reader(store)) as connection:
         report = verify_database(connection, {store.device_id: own_key})
-    finally:
-        connection.close()
     store.record_problems(((p.entry_id, p.problem) for p in report.problems), anew=True)
     return report
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from syncd.audit import verify_database
-from syncd.database import translated
+from syncd.database import translated, unforked
 from syncd.errors import (
     BackupRefusedError,
     CheckpointNotFoundError,
@@ -47,7 +47,11 @@ def create(database: Path, folder: Path, keep: int, label: str = "") -> Backup:
     draft = folder / f"context-{stamp}.part"
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     try:
-        with closing(_open(database, "ro")) as source, closing(_open(draft, "rw")) as copy:
+        with (
+            unforked,
+            closing(_open(database, "ro")) as source,
+            closing(_open(draft, "rw")) as copy,
+        ):
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
             intact = verify_database(copy, {}).ok
@@ -83,7 +87,8 @@ def restore(database: Path, folder: Path, name: str) -> Restored:
         )
     incoming = _up_to_date_copy(source, folder)
     try:
-        replaced = _exchange(database, folder, incoming)
+        with unforked:
+            replaced = _exchange(database, folder, incoming)
         return Restored(entries, _only_in(replaced, database), replaced)
     except sqlite3.Error as error:
         raise translated(error) from error

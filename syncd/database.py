@@ -45,7 +45,8 @@ class Database:
         self._lock = threading.RLock()
         self._depth = 0
         self._connection: sqlite3.Connection = None  # type: ignore[assignment]
-        _OPEN.add(self)
+        with unforked:
+            _OPEN.add(self)
         try:
             self.schema_version = self._checked_version()
             self.device_id = self._state("device_id") if self.schema_version else ""
@@ -117,18 +118,16 @@ class Database:
         return _Transaction(self)
 
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
-        connection = self.connection
         try:
             with self._lock:
-                return connection.execute(self._sql[query], tuple(parameters)).fetchall()
+                return self.connection.execute(self._sql[query], tuple(parameters)).fetchall()
         except _REFUSED as error:
             raise translated(error) from error
 
     def row(self, query: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
-        connection = self.connection
         try:
             with self._lock:
-                row: tuple[Any, ...] | None = connection.execute(
+                row: tuple[Any, ...] | None = self.connection.execute(
                     self._sql[query], parameters
                 ).fetchone()
                 return row
@@ -212,12 +211,11 @@ class _Transaction:
 
     def __enter__(self) -> None:
         database = self._database
-        connection = database.connection
         database._lock.acquire()
         if database._depth == 0:
             try:
                 # IMMEDIATE: a plain BEGIN that reads first fails at once if another wrote since.
-                connection.execute("BEGIN IMMEDIATE")
+                database.connection.execute("BEGIN IMMEDIATE")
             except BaseException as error:
                 database._lock.release()
                 if isinstance(error, sqlite3.Error):
@@ -253,12 +251,15 @@ class _Transaction:
 
 # SQLite remembers its locks per process, so that a connection, and even a new one, in a forked
 # child believes to hold locks that only the parent has. Every connection is therefore closed
-# before a fork, once it is idle, and opened again on either side when it is needed.
+# before a fork, once it is idle, and opened again on either side when it is needed. Who opens a
+# connection of his own holds `unforked` for as long as it is open: a fork waits for that.
+unforked = threading.RLock()
 _OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
 _held: list[Database] = []
 
 
 def _before_fork() -> None:
+    unforked.acquire()
     for database in sorted(_OPEN, key=id):
         database._lock.acquire()
         _held.append(database)
@@ -269,6 +270,7 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     while _held:
         _held.pop()._lock.release()
+    unforked.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -6,11 +6,10 @@ import getpass
 import os
 import sqlite3
 import time
-from functools import cached_property
 from pathlib import Path
 
 from syncd import clock, config
-from syncd.database import refused, translated
+from syncd.database import refused, translated, unforked
 from syncd.entry import uuid7
 from syncd.errors import CheckpointNotFoundError, HomeError, UsageError
 from syncd.seal import SigningKey, publish_once
@@ -25,13 +24,38 @@ class Node:
 
     def __init__(self, home: Path | None = None) -> None:
         self.home = config.home(home)
+        self._settings: config.Settings | None = None
+        self._store: Store | None = None
+        self._key: SigningKey | None = None
 
-    @cached_property
+    # No `cached_property`: its lock would stay held in a child that is forked while another
+    # thread computes the value. Settings and key may be read twice; the store is opened once.
+
+    @property
     def settings(self) -> config.Settings:
-        return config.load(self.home / "config.toml")
+        if self._settings is None:
+            self._settings = config.load(self.home / "config.toml")
+        return self._settings
 
-    @cached_property
+    @property
+    def key(self) -> SigningKey:
+        if self._key is None:
+            self._key = SigningKey.at(self.home / "keys" / "signing.pem")
+        return self._key
+
+    @property
     def store(self) -> Store:
+        if self._store is None:
+            with unforked:
+                if self._store is None:
+                    self._store = self._ready_store()
+        return self._store
+
+    @store.setter
+    def store(self, store: Store) -> None:
+        self._store = store
+
+    def _ready_store(self) -> Store:
         self._check_owner()
         store = self._open_store() if self.database.exists() else None
         if store is None or store.schema_version < SQLITE_VERSION or not store.device_id:
@@ -44,18 +68,14 @@ class Node:
     def _open_store(self) -> Store:
         return Store(self.database, busy_seconds=self.settings["store.busy_seconds"])
 
-    @cached_property
-    def key(self) -> SigningKey:
-        return SigningKey.at(self.home / "keys" / "signing.pem")
-
     @property
     def database(self) -> Path:
         return self.home / "context.db"
 
     def close(self) -> None:
-        if "store" in self.__dict__:
-            self.store.close()
-            del self.__dict__["store"]
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
     # --- the home ---------------------------------------------------------------------------
 
@@ -96,19 +116,24 @@ class Node:
             (self.home / name).chmod(0o700)
 
     def _migrate(self) -> None:
-        seconds = self.settings["store.busy_seconds"]
-        connection = sqlite3.connect(self.database, timeout=seconds, isolation_level=None)
-        try:
-            # Heeded by a new file only. A checkpoint of usual size fits twice into 8 KB and once
-            # into 4: as fast to write, and a third smaller on disk.
-            connection.execute("PRAGMA page_size = 8192")
-            _use_wal(connection, seconds)
-            migrate_sqlite(connection, self.home / "run" / "migrate.lock", self._backup_first)
-            self._introduce(connection)
-        except sqlite3.Error as error:
-            raise translated(error) from error
-        finally:
-            connection.close()
+        with unforked:
+            connection = sqlite3.connect(
+                self.database, timeout=self.settings["store.busy_seconds"], isolation_level=None
+            )
+            try:
+                self._bring_up_to_date(connection)
+            except sqlite3.Error as error:
+                raise translated(error) from error
+            finally:
+                connection.close()
+
+    def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
+        # Heeded by a new file only. A checkpoint of usual size fits twice into 8 KB and once
+        # into 4: as fast to write, and a third smaller on disk.
+        connection.execute("PRAGMA page_size = 8192")
+        _use_wal(connection, self.settings["store.busy_seconds"])
+        migrate_sqlite(connection, self.home / "run" / "migrate.lock", self._backup_first)
+        self._introduce(connection)
 
     def _backup_first(self) -> None:
         from syncd import backup

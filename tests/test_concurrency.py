@@ -274,6 +274,66 @@ def test_a_fork_amid_another_threads_write_leaves_the_child_able_to_write(home: 
     assert_sound(home, *apart(fork_amid_a_write, home, SYNCD_STORE_BUSY_SECONDS="3"))
 
 
+def forks_beside_threads(home: Path, forks: int) -> list[list[str]]:
+    warnings.simplefilter("ignore", DeprecationWarning)
+    service = CheckpointService(home=home)
+    done = threading.Event()
+
+    def work(number: int) -> list[str]:
+        ids = create(service, 1)
+        while not done.is_set():
+            ids += create(service, 1, f"agent {number}")
+            assert service.get_checkpoint(ids[-1]).verified
+        return ids
+
+    with ThreadPoolExecutor(4) as threads:
+        written = [threads.submit(work, number) for number in range(4)]
+        try:
+            children = [at_once(1, lambda number: create(service, 1)) for _ in range(forks)]
+        finally:
+            done.set()
+    service.close()
+    return [*(future.result() for future in written), *chain(*children)]
+
+
+def test_threads_go_on_reading_and_writing_while_another_forks(home: Path) -> None:
+    assert_sound(home, *apart(forks_beside_threads, home, full(20, 300)))
+
+
+def forks_beside_new_services(home: Path, forks: int) -> tuple[list[list[str]], list[str]]:
+    warnings.simplefilter("ignore", DeprecationWarning)
+    unseen: list[str] = []  # errors that Python tells nobody
+    sys.unraisablehook = lambda error: unseen.append(str(error.exc_value))
+    sys.setswitchinterval(1e-6)
+    done = threading.Event()
+
+    def work(number: int) -> list[str]:
+        ids = []
+        while not done.is_set():
+            services = [CheckpointService(home=home) for _ in range(5)]
+            ids += [create(service, 1)[0] for service in services]
+            for service in services:
+                service.close()
+        return ids
+
+    with ThreadPoolExecutor(4) as threads:
+        written = [threads.submit(work, number) for number in range(4)]
+        try:
+            children = [at_once(1, lambda n: create(CheckpointService(home=home), 1))]
+            for _ in range(forks):
+                at_once(1, lambda number: None)
+        finally:
+            done.set()
+    return [*(future.result() for future in written), *chain(*children)], unseen
+
+
+def test_services_open_and_close_while_another_thread_forks(home: Path) -> None:
+    CheckpointService(home=home).close()
+    ids, unseen = apart(forks_beside_new_services, home, full(100, 1_000))
+    assert unseen == []
+    assert_sound(home, *ids)
+
+
 def child_that_exits_without_writing(home: Path) -> list[list[str]]:
     service = CheckpointService(home=home)
     own = create(service, 1, "parent")

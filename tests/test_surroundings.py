@@ -40,7 +40,8 @@ def answer(attempt: Callable[[], object]) -> Answer:
     except SyncdError as error:
         told = (error.message, error.remedy, error.exit_code, error.data_safe)
         return Answer(type(error).__name__, *told)
-    except (OSError, sqlite3.Error, ValueError, OverflowError, RecursionError) as error:
+    except (OSError, sqlite3.Error, ValueError, TypeError, ArithmeticError, AttributeError,
+            RecursionError) as error:  # fmt: skip
         return Answer(f"a bare {type(error).__name__}", str(error))
 
 
@@ -545,6 +546,37 @@ def test_what_json_cannot_hold_exactly_is_refused(
     assert audit(home).created == [checkpoint_id]
     assert len(audit(home).revisions) == 1
     created(service)
+
+
+NUMBERS: Mapping[str, Mapping[str, Any]] = {
+    "tokens": {"metrics": {"tokens_consumed": 2**53 + 1}},
+    "more tokens": {"metrics": {"tokens_consumed": 2**70}},
+    "duration": {"metrics": {"duration_seconds": math.inf}},
+    "cost": {"metrics": {"cost_usd": math.nan}},
+    "iteration": {"iteration": 2**53 + 1},
+    "more iterations": {"iteration": 2**70},
+    "more than SQLite can count": {"iteration": 2**63},
+    "series": {"series": {"number": 2**70 + 1}},
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_of_known_fields_are_refused_where_json_cannot_hold_them(
+    home: Path, service: CheckpointService, name: str
+) -> None:
+    given = answer(lambda: service.create_checkpoint("task", "agent", **NUMBERS[name]))
+    assert refused(given, "InvalidInputError", exit_code=2)
+    assert audit(home).revisions == []
+
+
+@pytest.mark.parametrize("changes", ["text", 5, ["a"], None, [("metadata", {})]], ids=repr)
+def test_changes_that_are_no_document_are_refused(
+    home: Path, service: CheckpointService, changes: Any
+) -> None:
+    checkpoint_id = created(service)
+    given = answer(lambda: service.update_checkpoint(checkpoint_id, changes))
+    assert refused(given, "InvalidInputError", exit_code=2)
+    assert audit(home).revisions == [checkpoint_id]
 
 
 def endless_documents(home: Path) -> list[Answer]:
