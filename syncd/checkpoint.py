@@ -82,7 +82,7 @@ class CheckpointMetadata(Part):
     task_id: str = ""
     agent_id: str = Field("", validation_alias=either("agent_id", "agentId", "createdBy"))
     agent_type: str = AgentType.IMPLEMENTATION.value
-    iteration: Annotated[int, Field(ge=0)] = 1
+    iteration: Count = 1
     timestamp: Timestamp = Field(
         default_factory=now,
         validation_alias=either("timestamp", "lastUpdatedAt", "last_checkpoint"),

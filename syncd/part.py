@@ -37,7 +37,7 @@ def shortest(number: float) -> int | float:
 
 
 Timestamp = Annotated[str, AfterValidator(zoned)]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(shortest)]
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False), AfterValidator(shortest)]
 Texts = list[str]

@@ -126,6 +126,8 @@ class CheckpointService:
         self, checkpoint_id: str, changes: Mapping[str, Any], base: str | None = None
     ) -> Checkpoint:
         """Write a new version. `changes` is a JSON merge patch; `base` guards against a race."""
+        if not isinstance(changes, Mapping):
+            raise InvalidInputError(f"changes are a document, not {type(changes).__name__}")
         with self._store.transaction():
             current = self._opened(self._store.changeable(checkpoint_id, base))
             try:
