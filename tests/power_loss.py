@@ -13,13 +13,14 @@ import pickle
 import random
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -40,16 +41,21 @@ def apart(function: Callable[..., T], *arguments: Any, under: Sequence[str] = ()
     with tempfile.TemporaryDirectory() as folder:
         task = (function.__module__, function.__name__, arguments, str(Path(folder, "outcome")))
         clean = {name: os.environ[name] for name in os.environ if not name.startswith("SYNCD_")}
-        done = subprocess.run(
+        with subprocess.Popen(
             [*under, sys.executable, "-W", "error", "-c", "import power_loss; power_loss.serve()"],
-            input=pickle.dumps(task),
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env={**clean, "PYTHONPATH": f"{TESTS}:{TESTS.parent}", **env},
-            timeout=180,
-            check=False,
-        )
+            start_new_session=True,
+        ) as process:
+            try:
+                _, said = process.communicate(pickle.dumps(task), timeout=120)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what it forked goes with it
         if not (outcome := Path(folder, "outcome")).exists():
-            raise AssertionError(f"died with {done.returncode}: {done.stderr.decode()[-4000:]}")
+            raise AssertionError(f"died with {process.returncode}: {said.decode()[-4000:]}")
         succeeded, result = pickle.loads(outcome.read_bytes())
     if not succeeded:
         raise AssertionError(f"in the other process:\n{result}")
