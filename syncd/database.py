@@ -44,6 +44,7 @@ class Database:
         self._sql = queries()
         self._lock = threading.RLock()
         self._depth = 0
+        self._frozen = False
         self._connection: sqlite3.Connection = None  # type: ignore[assignment]
         with unforked:
             _OPEN.add(self)
@@ -79,11 +80,19 @@ class Database:
             try:
                 return self._open("mode=rw")
             except sqlite3.OperationalError as error:
-                # Where nobody can write, SQLite may read without the files it writes beside.
+                # Where nobody can write, SQLite may read without the files it writes beside;
+                # but not past a log of writes that are not in the database yet.
                 unwritable = not os.access(self.path.parent, os.W_OK)
-                if error.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN and unwritable:
-                    return self._open("mode=ro&immutable=1")
-                raise
+                if error.sqlite_errorcode != sqlite3.SQLITE_CANTOPEN or not unwritable:
+                    raise
+                wal = self.path.with_name(self.path.name + "-wal")
+                if wal.exists() and wal.stat().st_size:
+                    raise ReadOnlyError(
+                        f"{self.path.parent} is read-only, and its newest entries are in a log "
+                        "that can only be read where it can be written"
+                    ) from None
+                self._frozen = True
+                return self._open("mode=ro&immutable=1")
         except sqlite3.Error as error:
             raise translated(error) from error
 
@@ -120,7 +129,9 @@ class Database:
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         try:
             with self._lock:
-                return self.connection.execute(self._sql[query], tuple(parameters)).fetchall()
+                rows = self.connection.execute(self._sql[query], tuple(parameters)).fetchall()
+                self._let_go()
+                return rows
         except _REFUSED as error:
             raise translated(error) from error
 
@@ -130,9 +141,17 @@ class Database:
                 row: tuple[Any, ...] | None = self.connection.execute(
                     self._sql[query], parameters
                 ).fetchone()
+                self._let_go()
                 return row
         except _REFUSED as error:
             raise translated(error) from error
+
+    def _let_go(self) -> None:
+        """A connection to an immutable file never looks at it again: others may write it where
+        it is not read-only, so the next read opens it anew."""
+        if self._frozen and self._depth == 0:
+            self.close()
+            self._frozen = False
 
     def _rolled_back(self) -> None:
         """Called after a transaction that failed."""

@@ -282,7 +282,6 @@ def view_of_a_home_in_use(place: Path) -> tuple[str, str]:
     return last, seen
 
 
-@pytest.mark.xfail(reason="a connection opened as immutable never looks at the file again")
 def test_a_reader_on_a_read_only_mount_sees_what_others_write(
     tmp_path: Path, mounts: tuple[str, ...]
 ) -> None:
