@@ -2,21 +2,19 @@
 
 -- place --
 -- Where the next entry goes: the newest entry (nearly always this device's own), whether task and
--- agent are known, this device's highest number in the task, the task's newest checkpoint.
-SELECT h.device_id, h.device_seq, h.chain, h.hlc, t.id IS NOT NULL,
+-- agent are known, this device's highest number in the task (which is the newest checkpoint's, if
+-- that is its own), the task's newest checkpoint, this device's id: a sync may have changed it.
+SELECT h.device_id, h.device_seq, h.chain, h.effective_hlc, t.id IS NOT NULL,
   EXISTS (SELECT 1 FROM participants p WHERE p.agent_id = ?2 AND p.task_id = ?1),
-  max(coalesce(t.task_seq, 0), coalesce(
-    (SELECT c.task_seq FROM checkpoints c WHERE c.task_id = ?1 AND c.device_id = ?3
-     ORDER BY c.hlc DESC, c.id DESC LIMIT 1), 0)),
-  (SELECT c.id FROM checkpoints c WHERE c.task_id = ?1 ORDER BY c.hlc DESC, c.id DESC LIMIT 1)
-FROM (SELECT 1)
+  max(coalesce(n.task_seq, 0), coalesce(iif(c.device_id = s.value, c.task_seq, 0), 0)), c.id,
+  s.value
+FROM state s
 LEFT JOIN log h ON h.seq = (SELECT max(seq) FROM log)
 LEFT JOIN tasks t ON t.id = ?1
-
--- own_head --
--- This device's newest entry, for when another device's came last.
-SELECT device_id, device_seq, chain, hlc FROM log
-WHERE device_id = ? ORDER BY seq DESC LIMIT 1
+LEFT JOIN numbers n ON n.task_id = ?1
+LEFT JOIN checkpoints c ON c.id =
+  (SELECT k.id FROM checkpoints k WHERE k.task_id = ?1 ORDER BY k.hlc DESC, k.id DESC LIMIT 1)
+WHERE s.name = 'device_id'
 
 -- append --
 -- One entry, as it stays.
@@ -38,13 +36,16 @@ UPDATE checkpoints SET agent_id = ?, agent_type = ?, iteration = ?, phase = ?, s
 WHERE id = ?
 
 -- add_task --
--- A task met for the first time.
-INSERT INTO tasks (id, status, budget, retention, task_seq, revision, seq, created_at)
-VALUES (?, '', NULL, 'default', 0, '', 0, ?)
+-- A task met, perhaps for the first time; it is as old as its oldest entry.
+INSERT INTO tasks (id, status, budget, retention, revision, seq, created_at)
+VALUES (?1, '', NULL, 'default', '', 0, ?2)
+ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at
+  WHERE excluded.created_at < tasks.created_at
 
 -- count_task --
--- One more entry of a known task, other than a new checkpoint.
-UPDATE tasks SET task_seq = ? WHERE id = ?
+-- This device's highest number in a task.
+INSERT INTO numbers (task_id, task_seq) VALUES (?, ?)
+ON CONFLICT (task_id) DO UPDATE SET task_seq = excluded.task_seq
 
 -- describe_task --
 -- What a task entry says about its task.
@@ -202,9 +203,57 @@ SELECT seq, entry_id, device_id, device_seq, entity, entity_id, op, actor, at, m
 FROM log WHERE ?1 IS NULL OR json_extract(meta, '$.task_id') = ?1 ORDER BY seq DESC LIMIT ?2
 
 -- versions --
--- Everything a view depends on, entity by entity, first version first.
-SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc
-FROM log ORDER BY entity, entity_id, effective_hlc, entry_id
+-- Everything a view depends on, entity by entity, first version first. Of an entry that the replica
+-- refused, other devices have only the header.
+SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
+  cloud_seq IS NOT NULL
+FROM log WHERE refused IS NULL OR body <> x''
+ORDER BY entity, entity_id, effective_hlc, entry_id
+
+-- versions_of --
+-- The versions of one entity.
+SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
+  cloud_seq IS NOT NULL
+FROM log WHERE entity_id = ?1 AND entity = ?2 AND entry_id <> entity_id
+  AND (refused IS NULL OR body <> x'')
+UNION ALL
+SELECT l.seq, l.entry_id, l.device_id, l.entity, l.entity_id, l.op, l.bases, l.at, l.meta, l.hash,
+  l.effective_hlc, l.cloud_seq IS NOT NULL
+FROM checkpoints c JOIN log l ON l.seq = c.first_seq
+WHERE c.id = ?1 AND ?2 = 'checkpoint' AND l.entry_id = c.id
+
+-- version_at --
+-- The version at a place in the log.
+SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
+  cloud_seq IS NOT NULL
+FROM log WHERE seq = ?
+
+-- put_checkpoint --
+-- A checkpoint's row, worked out from all its versions.
+INSERT OR REPLACE INTO checkpoints
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- put_conflict --
+-- A version or a branch that lost.
+INSERT OR REPLACE INTO conflicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- drop_version_conflicts --
+-- Before the conflicts between an entity's versions are worked out again.
+DELETE FROM conflicts WHERE entity_id = ? AND entity = ? AND kind = 'version'
+
+-- drop_fork --
+-- Before the conflicts between a parent's children are worked out again.
+DELETE FROM conflicts WHERE entity_id = ? AND kind = 'fork'
+
+-- hlc_of --
+-- When a checkpoint was created.
+SELECT hlc FROM checkpoints WHERE id = ?
+
+-- branches --
+-- Checkpoints of a task by their parent, as far as the replica has them.
+SELECT c.parent_id, c.id, c.device_id, c.hlc, f.entry_id, f.at
+FROM checkpoints c JOIN log f ON f.seq = c.first_seq
+WHERE c.task_id = ? AND c.hlc >= ? AND f.cloud_seq IS NOT NULL ORDER BY c.parent_id
 
 -- counts --
 -- How much there is.
@@ -231,3 +280,182 @@ INSERT OR IGNORE INTO devices (device_id, public_key, added_at) VALUES (?, ?, ?)
 -- device_keys --
 -- The keys that signatures are checked with.
 SELECT device_id, public_key FROM devices
+
+-- choices --
+-- How branches were decided, the newest word last.
+SELECT entity_id, json_extract(meta, '$.resolution') FROM log
+WHERE entity = 'choice' AND (refused IS NULL OR body <> x'') ORDER BY effective_hlc, entry_id
+
+-- put_state --
+-- Keep a value of this device's own state; the newest one stays.
+INSERT INTO state (name, value) VALUES (?, ?)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+
+-- pending --
+-- This device's entries that the replica has not acknowledged, under all ids it has had.
+SELECT * FROM log
+WHERE seq > ? AND cloud_seq IS NULL
+  AND device_id IN (SELECT device_id FROM devices WHERE public_key = ?) ORDER BY seq
+
+-- pending_count --
+-- How many those are.
+SELECT COUNT(*), coalesce(SUM(length(body)), 0) FROM log
+WHERE seq > ? AND cloud_seq IS NULL
+  AND device_id IN (SELECT device_id FROM devices WHERE public_key = ?)
+
+-- newest --
+-- The newest entry's place and device.
+SELECT seq, device_id, device_seq, chain, effective_hlc FROM log ORDER BY seq DESC LIMIT 1
+
+-- mark --
+-- What the replica said about an entry.
+UPDATE log SET cloud_seq = ?, batch = ?, effective_hlc = ?, signature = coalesce(signature, ?),
+  refused = ?
+WHERE seq = ?
+
+-- placed --
+-- Where an entry stands, without its content.
+SELECT seq, chain, cloud_seq, batch, effective_hlc, entity, entity_id FROM log
+WHERE entry_id = ?1 AND entry_id <> entity_id
+UNION ALL
+SELECT l.seq, l.chain, l.cloud_seq, l.batch, l.effective_hlc, l.entity, l.entity_id
+FROM checkpoints c JOIN log l ON l.seq = c.first_seq
+WHERE c.id = ?1 AND l.entry_id = c.id
+
+-- receive --
+-- An entry of another device, or one of ours that came back.
+INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- receive_checkpoint --
+-- The first version of a checkpoint, unless there are others.
+INSERT OR IGNORE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- other_writer --
+-- Whether several devices wrote checkpoints of a task since some time.
+SELECT COUNT(DISTINCT device_id) > 1 FROM checkpoints WHERE task_id = ? AND hlc >= ?
+
+-- cursor --
+-- How far was pulled.
+SELECT cloud_seq, batch FROM batches ORDER BY cloud_seq DESC LIMIT 1
+
+-- add_batch --
+-- The last number of a batch that was pulled.
+INSERT OR REPLACE INTO batches (cloud_seq, batch) VALUES (?, ?)
+
+-- batches_before --
+-- Batches that were pulled, newest first.
+SELECT cloud_seq, batch FROM batches WHERE cloud_seq < ? ORDER BY cloud_seq DESC LIMIT ?
+
+-- drop_batches --
+-- Go back to an earlier cursor.
+DELETE FROM batches WHERE cloud_seq > ?
+
+-- forget_places --
+-- The replica lost these numbers.
+UPDATE log SET cloud_seq = NULL WHERE cloud_seq > ?
+
+-- devices --
+-- The devices known here, and how far.
+SELECT device_id, public_key, device_seq, chain FROM devices
+
+-- put_head --
+-- How far a device's chain is known here.
+UPDATE devices SET device_seq = ?, chain = ? WHERE device_id = ?
+
+-- chains_at --
+-- A device's chain values at some of its numbers. Looks through the whole log.
+SELECT device_seq, chain FROM log
+WHERE device_id = ?1 AND device_seq IN (SELECT value FROM json_each(?2)) ORDER BY seq
+
+-- seq_of --
+-- Where a device's entry of some number stands. Looks through the whole log.
+SELECT seq, chain FROM log WHERE device_id = ? AND device_seq = ?
+
+-- seq_taken --
+-- Whether a place in the log is taken.
+SELECT 1 FROM log WHERE seq = ?
+
+-- device_range --
+-- A device's entries from one of its numbers on, in order. Looks through the whole log.
+SELECT * FROM log WHERE device_id = ? AND device_seq BETWEEN ? AND ? ORDER BY device_seq
+
+-- seqs_after --
+-- Where a device's entries after some number stand. Looks through the whole log.
+SELECT seq FROM log WHERE device_id = ? AND device_seq > ? ORDER BY seq
+
+-- entry_at --
+-- The entry at a place in the log.
+SELECT * FROM log WHERE seq = ?
+
+-- first_after --
+-- Where a device's entries after some number begin.
+SELECT MIN(seq) FROM log WHERE device_id = ? AND device_seq > ?
+
+-- forget_places_of --
+-- The replica lost these entries of a device.
+UPDATE log SET cloud_seq = NULL WHERE device_id = ? AND device_seq > ?
+
+-- rechain --
+-- The only rewrite there is: an entry under another device id.
+UPDATE log SET device_id = ?, device_seq = ?, meta = ?, previous = ?, chain = ?, signature = ?,
+  effective_hlc = hlc, cloud_seq = NULL, batch = NULL, refused = NULL
+WHERE seq = ?
+
+-- clear_numbers --
+-- A new device begins to count.
+DELETE FROM numbers
+
+-- fingerprints --
+-- Everything that both sides must have, device by device.
+SELECT device_id, device_seq, chain, entry_id FROM log ORDER BY device_id, device_seq
+
+-- quarantine --
+-- An entry that one side did not take.
+INSERT INTO quarantine (entry_id, device_id, reason, since, state, content)
+VALUES (?, ?, ?, ?, 'open', ?)
+ON CONFLICT (entry_id) DO UPDATE SET reason = excluded.reason, state = 'open'
+
+-- quarantined --
+-- What is in quarantine.
+SELECT entry_id, device_id, reason, since, state FROM quarantine
+WHERE ?1 IS NULL OR state = ?1 ORDER BY since, entry_id
+
+-- quarantined_entry --
+-- One of them, by the beginning of its id.
+SELECT entry_id, device_id, reason, since, state FROM quarantine
+WHERE entry_id >= ? AND entry_id < ? ORDER BY entry_id LIMIT 3
+
+-- settle_quarantine --
+-- What became of it.
+UPDATE quarantine SET state = ? WHERE entry_id = ?
+
+-- conflicts --
+-- The conflict log, optionally those in one state.
+SELECT id, kind, entity, entity_id, bases, winner, loser, detected_at, state FROM conflicts
+WHERE ?1 IS NULL OR state = ?1 ORDER BY detected_at, id
+
+-- conflict_ids --
+-- Conflicts whose id begins so.
+SELECT id FROM conflicts WHERE id >= ? AND id < ? ORDER BY id LIMIT 3
+
+-- conflict --
+-- One conflict.
+SELECT id, kind, entity, entity_id, bases, winner, loser, detected_at, state FROM conflicts
+WHERE id = ?
+
+-- counts_open --
+-- How much waits for a decision.
+SELECT (SELECT COUNT(*) FROM conflicts WHERE state = 'open'),
+       (SELECT COUNT(*) FROM quarantine WHERE state = 'open')
+
+-- add_attempt --
+-- An attempt to reach the replica, and how it ended.
+INSERT INTO attempts (at, pushed, pulled, error) VALUES (?, ?, ?, ?)
+
+-- trim_attempts --
+-- Only the latest are of interest.
+DELETE FROM attempts WHERE id <= (SELECT MAX(id) FROM attempts) - 200
+
+-- attempts_since --
+-- The attempts after some time, newest first.
+SELECT at, pushed, pulled, error FROM attempts WHERE at >= ? ORDER BY id DESC

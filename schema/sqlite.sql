@@ -24,11 +24,14 @@ CREATE TABLE log (
   effective_hlc INTEGER NOT NULL,
   cloud_seq     INTEGER,
   batch         TEXT,
-  body          BLOB    NOT NULL
+  body          BLOB    NOT NULL,
+  -- Why the replica keeps only the header of an entry. NULL for all others.
+  refused       TEXT
 );
 
 -- A new checkpoint's entry carries the checkpoint's own id, so `checkpoints` finds it already.
 CREATE UNIQUE INDEX log_by_entry ON log (entry_id) WHERE entry_id <> entity_id;
+CREATE INDEX log_by_entity ON log (entity_id) WHERE entry_id <> entity_id;
 
 -- View: the current version of each checkpoint, `seq` its entry. From `first_seq` on, the columns
 -- are the first version's. A small row: every byte here is written with every checkpoint.
@@ -54,15 +57,12 @@ CREATE TABLE checkpoints (
 
 CREATE INDEX checkpoints_by_task ON checkpoints (task_id, hlc);
 
--- View: tasks, whether added by name or met first in a checkpoint. `task_seq` is the highest
--- number in the task of this device's entries other than new checkpoints, which carry theirs
--- themselves: so a new checkpoint need not touch this table.
+-- View: tasks, whether added by name or met first in a checkpoint.
 CREATE TABLE tasks (
   id         TEXT    PRIMARY KEY,
   status     TEXT    NOT NULL,
   budget     INTEGER,
   retention  TEXT    NOT NULL,
-  task_seq   INTEGER NOT NULL,
   revision   TEXT    NOT NULL,
   seq        INTEGER NOT NULL,
   created_at TEXT    NOT NULL
@@ -86,11 +86,15 @@ CREATE TABLE links (
   PRIMARY KEY (child_id, parent_id)
 ) WITHOUT ROWID;
 
--- The devices whose signatures are known here, this one included.
+-- The devices whose signatures are known here, this one included. How far each device's chain is
+-- known here; for this device's own, how far it is at the replica.
 CREATE TABLE devices (
   device_id  TEXT PRIMARY KEY,
   public_key BLOB NOT NULL,
-  added_at   TEXT NOT NULL
+  added_at   TEXT NOT NULL,
+  device_seq INTEGER NOT NULL DEFAULT 0,
+  chain      BLOB NOT NULL
+    DEFAULT x'0000000000000000000000000000000000000000000000000000000000000000'
 ) WITHOUT ROWID;
 
 -- Damage met while reading: kept until an audit finds the entry sound again.
@@ -104,4 +108,50 @@ CREATE TABLE problems (
 CREATE TABLE state (
   name  TEXT PRIMARY KEY,
   value TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- View: versions and branches that lost, and what became of them.
+CREATE TABLE conflicts (
+  id          TEXT PRIMARY KEY,
+  kind        TEXT NOT NULL,
+  entity      TEXT NOT NULL,
+  entity_id   TEXT NOT NULL,
+  bases       TEXT NOT NULL,
+  winner      TEXT NOT NULL,
+  loser       TEXT NOT NULL,
+  detected_at TEXT NOT NULL,
+  state       TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX conflicts_by_entity ON conflicts (entity_id);
+
+-- What was pulled: the last number of each batch. The newest row is the cursor.
+CREATE TABLE batches (
+  cloud_seq INTEGER PRIMARY KEY,
+  batch     TEXT NOT NULL
+);
+
+-- Entries that one side did not take: the replica one of ours, or this device one of another's.
+CREATE TABLE quarantine (
+  entry_id  TEXT PRIMARY KEY,
+  device_id TEXT NOT NULL,
+  reason    TEXT NOT NULL,
+  since     TEXT NOT NULL,
+  state     TEXT NOT NULL,
+  content   TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- The latest attempts to reach the replica.
+CREATE TABLE attempts (
+  id     INTEGER PRIMARY KEY,
+  at     TEXT    NOT NULL,
+  pushed INTEGER NOT NULL,
+  pulled INTEGER NOT NULL,
+  error  TEXT    NOT NULL
+);
+
+-- This device's highest number in a task, unless the task's newest checkpoint is its own and says
+-- a higher one: so a new checkpoint need not touch this table.
+CREATE TABLE numbers (
+  task_id  TEXT    PRIMARY KEY,
+  task_seq INTEGER NOT NULL
 ) WITHOUT ROWID;

@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from syncd import fold
 from syncd.database import translated, unforked
-from syncd.entry import CHECKPOINT, CREATE, FINALIZE, LINK, TASK, Entry, Version, heads, winner
+from syncd.entry import CHECKPOINT, FINALIZE, LINK, TASK, Entry
 from syncd.errors import DatabaseCorruptError
-from syncd.seal import GENESIS, flaw, signature_valid
-from syncd.sql import queries
-from syncd.store import Store, checkpoint_columns, task_columns
+from syncd.seal import GENESIS, flaw, header_intact, signature_valid
+from syncd.sql import SQLITE_VERSION, bring_up_to_date, queries, version_of
+from syncd.store import Store
+from syncd.views import checkpoint_row, task_columns
 
-VIEWS = ("checkpoints", "tasks", "participants", "links")
+VIEWS = ("checkpoints", "tasks", "participants", "links", "conflicts")
 _BATCH = 2_000
 _SHOWN_DIFFERENCES = 100
 
@@ -61,7 +63,12 @@ def reader(store: Store) -> sqlite3.Connection:
 
 
 def verify_database(connection: sqlite3.Connection, own_keys: dict[str, bytes]) -> Report:
-    """Check an open database, a backup too."""
+    """Check an open database, a backup too; one of an older schema as an up-to-date copy."""
+    if 0 < version_of(connection) < SQLITE_VERSION:
+        with closing(sqlite3.connect("", isolation_level=None)) as copy:
+            connection.backup(copy)
+            bring_up_to_date(copy)
+            return verify_database(copy, own_keys)
     problems: list[Problem] = []
     entries = signed = 0
     try:
@@ -73,7 +80,8 @@ def verify_database(connection: sqlite3.Connection, own_keys: dict[str, bytes]) 
         problems += walk.problems
         entries, signed = walk.entries, walk.signed
         if not walk.unreadable:
-            problems += _view_problems(connection)
+            found = list(_view_problems(connection))
+            problems += found or _number_problems(connection, walk.numbers)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         problems.append(Problem("", "", f"the database cannot be read on: {error}"))
     return Report(entries, signed, problems)
@@ -116,6 +124,26 @@ def _tolerant(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
+def _flaw(entry: Entry) -> str | None:
+    """Of an entry that the replica refused, other devices have the header alone."""
+    if entry.refused is not None and entry.body == b"":
+        return None if header_intact(entry) else "the header does not match its chain value"
+    return flaw(entry)
+
+
+def _number_problems(
+    connection: sqlite3.Connection, highest: dict[tuple[str, str], int]
+) -> Iterator[Problem]:
+    """Whether the next entry of each task would get the right number."""
+    (own,) = connection.execute(queries()["state"], ("device_id",)).fetchone()
+    for (device_id, task_id), number in highest.items():
+        if device_id != own:
+            continue
+        place = connection.execute(queries()["place"], (task_id, "")).fetchone()
+        if place[6] != number:
+            yield Problem("", own, f"the counter of task {task_id} says {place[6]}, not {number}")
+
+
 class _Walk:
     """Goes along the log and remembers where each device's chain stands."""
 
@@ -125,7 +153,7 @@ class _Walk:
         self.unreadable = False
         self._keys = keys
         self._ends: dict[str, tuple[int, bytes]] = {}
-        self._numbers: dict[tuple[str, str], int] = {}
+        self.numbers: dict[tuple[str, str], int] = {}
 
     def check(self, entry: Entry) -> None:
         self.entries += 1
@@ -133,14 +161,17 @@ class _Walk:
             self.problems.append(Problem(entry.entry_id, entry.device_id, problem))
 
     def _found(self, entry: Entry) -> Iterator[str]:
-        if problem := flaw(entry):
+        if problem := _flaw(entry):
             yield problem
         number, chain = self._ends.get(entry.device_id, (0, GENESIS))
         if entry.device_seq != number + 1:
             yield f"device_seq {entry.device_seq} follows {number}: entries are missing"
         elif entry.previous != chain:
             yield "it does not continue the chain of the entry before it"
-        if entry.cloud_seq is None and entry.effective_hlc != entry.hlc:
+        # The replica may put an entry earlier than its clock said, never later.
+        if entry.effective_hlc > entry.hlc or (
+            entry.batch is None and entry.effective_hlc != entry.hlc
+        ):
             yield "its place in time was changed"
         self._ends[entry.device_id] = (entry.device_seq, entry.chain)
         yield from self._task_problems(entry)
@@ -154,10 +185,10 @@ class _Walk:
             self.unreadable = True
             yield "its meta cannot be read"
             return
-        expected = self._numbers.get(place, 0) + 1
+        expected = self.numbers.get(place, 0) + 1
         if number != expected:
             yield f"task_seq {number} stands where {expected} belongs"
-        self._numbers[place] = number
+        self.numbers[place] = number
 
     def _signature_problems(self, entry: Entry) -> Iterator[str]:
         if entry.signature is None:
@@ -255,16 +286,18 @@ def _build_expected(connection: sqlite3.Connection) -> None:
     _drop_expected(connection)
     for view in VIEWS:
         connection.execute(f"CREATE TEMP TABLE log_{view} AS SELECT * FROM main.{view} WHERE 0")  # noqa: S608
-    own = connection.execute(queries()["state"], ("device_id",)).fetchone()[0]
-    tasks = _Tasks(own)
+    tasks = _Tasks()
+    branches: list[tuple[tuple[str, str], fold.Branch]] = []
     versions = connection.execute(queries()["versions"])
     for (entity, _), group in groupby(versions, key=lambda row: (row[3], row[4])):
-        rows = [_VersionRow._make((*row, orjson.loads(row[8]))) for row in group]
-        for row in rows:
-            tasks.meet(row)
-        current = _current(rows)
+        rows = [fold.opened(row) for row in group]
+        tasks.meet(rows)
+        current = fold.current(rows)
+        _add(connection, "conflicts", fold.version_conflicts(rows))
         if entity == CHECKPOINT:
-            _add(connection, "checkpoints", [_checkpoint_row(rows, current)])
+            row = checkpoint_row(rows, current)
+            _add(connection, "checkpoints", [row])
+            branches += _branches(row[1], row[9], fold.first(rows))
         elif entity == TASK:
             tasks.describe(current)
         elif entity == LINK:
@@ -273,76 +306,50 @@ def _build_expected(connection: sqlite3.Connection) -> None:
             _add(connection, "links", [(*ends, *place)])
     _add(connection, "tasks", tasks.rows())
     _add(connection, "participants", tasks.participants)
+    _add(connection, "conflicts", _forks(connection, branches))
 
 
-class _VersionRow(NamedTuple):
-    seq: int
-    entry_id: str
-    device_id: str
-    entity: str
-    entity_id: str
-    op: str
-    bases: str
-    at: str
-    meta_text: str
-    hash: str
-    effective_hlc: int
-    meta: dict[str, Any]
+def _branches(
+    task_id: str, parent: str, first: fold.VersionRow
+) -> Iterator[tuple[tuple[str, str], fold.Branch]]:
+    """A checkpoint as one of its parent's children, if the replica has it."""
+    if parent and first.at_replica:
+        branch = (first.entity_id, first.device_id, first.effective_hlc, first.entry_id, first.at)
+        yield (task_id, parent), fold.Branch(*branch)
 
 
-def _current(rows: list[_VersionRow]) -> _VersionRow:
-    if len(rows) == 1:
-        return rows[0]
-    versions = [
-        Version(
-            r.entry_id, orjson.loads(r.bases), r.op == FINALIZE, r.effective_hlc, r.device_id,
-            r.hash,
-        )
-        for r in rows
-    ]  # fmt: skip
-    chosen = winner(heads(versions)).entry_id
-    return next(row for row in rows if row.entry_id == chosen)
-
-
-def _checkpoint_row(rows: list[_VersionRow], current: _VersionRow) -> tuple[Any, ...]:
-    first = next((row for row in rows if row.op == CREATE), rows[0])
-    return (
-        first.entity_id, first.meta["task_id"], *checkpoint_columns(current.meta),
-        current.op == FINALIZE, current.seq, first.seq, first.device_id, first.meta["task_seq"],
-        first.effective_hlc, first.at,
-    )  # fmt: skip
+def _forks(
+    connection: sqlite3.Connection, branches: list[tuple[tuple[str, str], fold.Branch]]
+) -> Iterator[fold.Conflict]:
+    choices = dict(connection.execute(queries()["choices"]).fetchall())
+    for (_, parent), group in groupby(sorted(branches), key=lambda pair: pair[0]):
+        yield from fold.fork_conflicts(parent, [branch for _, branch in group], choices)
 
 
 class _Tasks:
     """Gathers what the entries say about tasks and who took part in them."""
 
-    def __init__(self, own_device: str) -> None:
-        self._own = own_device
-        self._first: dict[str, tuple[int, str, str]] = {}
-        self._numbers: dict[str, int] = {}
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
         self._described: dict[str, tuple[Any, ...]] = {}
         self.participants: set[tuple[str, str]] = set()
 
-    def meet(self, row: _VersionRow) -> None:
-        task_id = row.meta["task_id"]
-        mark = (row.effective_hlc, row.entry_id, row.at)
-        self._first[task_id] = min(self._first.get(task_id, mark), mark)
-        if row.entity == CHECKPOINT:
-            self.participants.add((row.meta["agent"], task_id))
-        if row.device_id == self._own and (row.entity, row.op) != (CHECKPOINT, CREATE):
-            number = max(self._numbers.get(task_id, 0), row.meta["task_seq"])
-            self._numbers[task_id] = number
+    def meet(self, versions: list[fold.VersionRow]) -> None:
+        for row in versions:
+            task_id = row.meta["task_id"]
+            self._first[task_id] = min(self._first.get(task_id, row.at), row.at)
+            if row.entity == CHECKPOINT:
+                self.participants.add((row.meta["agent"], task_id))
 
-    def describe(self, row: _VersionRow) -> None:
+    def describe(self, row: fold.VersionRow) -> None:
         self._described[row.entity_id] = (*task_columns(row.meta), row.entry_id, row.seq)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        for task_id, (_, _, at) in self._first.items():
+        for task_id, at in self._first.items():
             status, budget, retention, revision, seq = self._described.get(
                 task_id, ("", None, "default", "", 0)
             )
-            number = self._numbers.get(task_id, 0)
-            yield (task_id, status, budget, retention, number, revision, seq, at)
+            yield (task_id, status, budget, retention, revision, seq, at)
 
 
 def _add(connection: sqlite3.Connection, view: str, rows: Iterable[tuple[Any, ...]]) -> None:

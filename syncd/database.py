@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Database:
         self.path = path
         self._busy_seconds = busy_seconds
         self._now_ms = now_ms
-        self._sql = queries()
+        self.sql = queries()
         self._lock = threading.RLock()
         self._depth = 0
         self._frozen = False
@@ -50,7 +51,6 @@ class Database:
             _OPEN.add(self)
         try:
             self.schema_version = self._checked_version()
-            self.device_id = self._state("device_id") if self.schema_version else ""
         except BaseException:
             self.close()
             raise
@@ -122,6 +122,16 @@ class Database:
                 self._connection.close()
                 self._connection = None  # type: ignore[assignment]
 
+    @property
+    def device_id(self) -> str:
+        """Asked each time: a sync that finds a clone gives it a new one."""
+        row = self.row("state", ("device_id",))
+        return row[0] if row else ""
+
+    def locked(self) -> AbstractContextManager[bool]:
+        """For reads that take several steps on the one connection."""
+        return self._lock
+
     def transaction(self) -> _Transaction:
         """Everything inside is on disk when this ends, or none of it is. May be nested."""
         return _Transaction(self)
@@ -129,7 +139,7 @@ class Database:
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         try:
             with self._lock:
-                rows = self.connection.execute(self._sql[query], tuple(parameters)).fetchall()
+                rows = self.connection.execute(self.sql[query], tuple(parameters)).fetchall()
                 self._let_go()
                 return rows
         except _REFUSED as error:
@@ -139,7 +149,7 @@ class Database:
         try:
             with self._lock:
                 row: tuple[Any, ...] | None = self.connection.execute(
-                    self._sql[query], parameters
+                    self.sql[query], parameters
                 ).fetchone()
                 self._let_go()
                 return row
@@ -155,10 +165,6 @@ class Database:
 
     def _rolled_back(self) -> None:
         """Called after a transaction that failed."""
-
-    def _state(self, name: str) -> str:
-        row = self.row("state", (name,))
-        return row[0] if row else ""
 
 
 # --- what SQLite's errors mean to a user ------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-CHECKPOINT, TASK, LINK = "checkpoint", "task", "link"
+CHECKPOINT, TASK, LINK, CHOICE = "checkpoint", "task", "link", "choice"
 CREATE, UPDATE, FINALIZE = "create", "update", "finalize"
 
 # The order is part of the format: it is the order in which the header is chained.
@@ -56,6 +56,7 @@ class Entry(NamedTuple):
     cloud_seq: int | None
     batch: str | None
     body: bytes
+    refused: str | None = None
 
     def header(self) -> bytes:
         return header_bytes(self[1:13])

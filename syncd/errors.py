@@ -159,3 +159,78 @@ class BackupRefusedError(StoreError):
 class ConfigError(SyncdError):
     code = "config"
     exit_code = 2
+
+
+class EmbeddedError(SyncdError):
+    """The embedded PostgreSQL could not be made, started or stopped."""
+
+    code = "embedded"
+    remedy = "See that the disk has space and the folder is yours, then run the command again."
+
+
+class ReplicaError(SyncdError):
+    """The replica could not be used. What was written stays in the local database."""
+
+    code = "replica"
+    remedy = "Nothing was lost: what is not yet at the replica is sent at the next attempt."
+
+
+class UnconfiguredError(ReplicaError):
+    code = "unconfigured"
+    remedy = "`syncd login` with the DSN that `syncd admin member add` printed."
+
+
+class ReplicaUnreachableError(ReplicaError):
+    code = "unreachable"
+    exit_code = 6
+    remedy = (
+        "Your work is safe on this machine and is sent when the replica answers again; "
+        "`syncd config` shows where it is looked for."
+    )
+
+
+class LoginRefusedError(ReplicaError):
+    """The password is wrong, or the login was revoked."""
+
+    code = "login_refused"
+    remedy = (
+        "Ask an administrator for a new login (`syncd admin member reset`), then `syncd login`. "
+        "What was not sent yet stays safe on this machine."
+    )
+
+
+class TLSRefusedError(ReplicaError):
+    code = "tls"
+    remedy = (
+        "Use the server's full name, and its certificate authority with sslrootcert=FILE in the "
+        "DSN, or reach it through an SSH tunnel."
+    )
+
+
+class ReplicaReadOnlyError(ReplicaError):
+    code = "replica_read_only"
+    exit_code = 6
+    remedy = "This server is a standby or set read-only: use the primary's address in the DSN."
+
+
+class ReplicaFullError(ReplicaError):
+    code = "replica_full"
+    exit_code = 6
+    remedy = "Free space on the server; your work is safe on this machine and is sent then."
+
+
+class ReplicaOutdatedError(ReplicaError):
+    code = "replica_outdated"
+    remedy = "An administrator runs `syncd cloud migrate` against it, with this version of syncd."
+
+
+class ReplicaRefusedError(ReplicaError):
+    """The replica understood, and said no."""
+
+    code = "replica_refused"
+
+
+class DivergedError(ReplicaError):
+    """Both sides remember different histories; the engine finds where they part."""
+
+    code = "diverged"

@@ -26,12 +26,27 @@ def shipped(folder: str) -> Path:
 
 @cache
 def queries() -> dict[str, str]:
-    text = (shipped("schema") / "queries.sql").read_text(encoding="utf-8")
+    """To the local database."""
+    return _named("queries.sql")
+
+
+@cache
+def replica_queries() -> dict[str, bytes]:
+    """To the replica; as bytes, because psycopg takes those for texts that are not literals."""
+    return {name: statement.encode() for name, statement in _named("replica.sql").items()}
+
+
+def _named(file: str) -> dict[str, str]:
+    text = (shipped("schema") / file).read_text(encoding="utf-8")
     return {name: statement.strip() for name, statement in _NAMED.findall(text)}
 
 
 def sqlite_steps() -> list[Path]:
     return sorted((shipped("migrations") / "sqlite").glob("[0-9]*.sql"))
+
+
+def postgres_steps() -> list[Path]:
+    return sorted((shipped("migrations") / "postgres").glob("[0-9]*.sql"))
 
 
 def statements(script: str) -> Iterator[str]:
@@ -48,7 +63,8 @@ def statements(script: str) -> Iterator[str]:
 
 # One migration file, one version. A test holds it equal to the number of files, so that opening
 # an up-to-date database need not list a directory.
-SQLITE_VERSION = 1
+SQLITE_VERSION = 2
+POSTGRES_VERSION = 1
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -72,10 +88,11 @@ def migrate_sqlite(
             return []
         if version and before:
             before()
-        return _apply(connection)
+        return bring_up_to_date(connection)
 
 
-def _apply(connection: sqlite3.Connection) -> list[str]:
+def bring_up_to_date(connection: sqlite3.Connection) -> list[str]:
+    """The pending steps, on a database that nobody else is using."""
     from sqlite_utils import Database, Migrations
 
     migrations = Migrations("syncd")

@@ -14,7 +14,7 @@ import orjson
 
 from syncd import clock
 from syncd.database import Database
-from syncd.entry import CHECKPOINT, CREATE, FINALIZE, LINK, TASK, Draft, Entry, header_bytes
+from syncd.entry import CHECKPOINT, FINALIZE, Draft, Entry, header_bytes
 from syncd.errors import (
     CheckpointCorruptionError,
     CheckpointNotFoundError,
@@ -26,33 +26,13 @@ from syncd.errors import (
     ViewDamagedError,
 )
 from syncd.seal import GENESIS, SigningKey, chain_value, digest, flaw, header_intact
+from syncd.views import CheckpointRow, Views, checkpoint_columns
 
 VIEW_COLUMNS = 17
 _ENTRY_END = VIEW_COLUMNS + len(Entry._fields)
+_BODY = VIEW_COLUMNS + Entry._fields.index("body")
 FOREVER = 2**63 - 1
 _PAGE = 500
-
-
-class CheckpointRow(NamedTuple):
-    """A row of the view `checkpoints`, columns in the order of the table."""
-
-    id: str
-    task_id: str
-    agent_id: str
-    agent_type: str
-    iteration: int
-    phase: str
-    status: str
-    reason: str
-    tokens: int
-    parent_id: str
-    final: int
-    seq: int
-    first_seq: int
-    device_id: str
-    task_seq: int
-    hlc: int
-    created_at: str
 
 
 class Place(NamedTuple):
@@ -113,12 +93,21 @@ class Store(Database):
 
     def place(self, task_id: str, agent: str = "") -> Place:
         """Where the next entry of a task goes; asked and used inside one transaction."""
-        execute, sql, device = self._connection.execute, self._sql, self.device_id
-        row = execute(sql["place"], (task_id, agent, device)).fetchone()
-        if row[0] == device:
-            return Place(*row)
-        own = execute(sql["own_head"], (device,)).fetchone() if row[0] else None
-        return Place(*(own or (device, 0, GENESIS, 0)), *row[4:])
+        row = self._connection.execute(self.sql["place"], (task_id, agent)).fetchone()
+        if row[0] == row[8]:
+            return Place(*row[:8])
+        return Place(row[8], *self.anchor(), *row[4:8])
+
+    def anchor(self) -> tuple[int, bytes, int]:
+        """This device's number, chain value and clock, for when another's entry came last.
+
+        Whoever appends another device's entries sets it, in the same transaction.
+        """
+        kept = self.row("state", ("anchor",))
+        if kept is None:
+            return 0, GENESIS, 0
+        number, chain, hlc = orjson.loads(kept[0])
+        return number, bytes.fromhex(chain), hlc
 
     def append(self, draft: Draft, place: Place, key: SigningKey | None = None) -> Entry:
         """Chain, store and project one entry, inside a transaction; with a key, sign it."""
@@ -134,34 +123,13 @@ class Store(Database):
         chain = chain_value(place.chain, header_bytes(header), body_hash)
         signature = key.sign(chain) if key else None
         proof = (body_hash, place.chain, chain, signature, hlc)
-        cursor = self._connection.execute(self._sql["append"], (*header, *proof, draft.body))
+        cursor = self._connection.execute(self.sql["append"], (*header, *proof, draft.body))
         entry = Entry(cursor.lastrowid or 0, *header, *proof, None, None, draft.body)
-        self._introduce(place, meta, at)
-        self._project(entry, meta)
+        views = Views(self._connection)
+        if not (place.task_known and place.agent_known):
+            views.introduce(meta, at, task=not place.task_known, agent=not place.agent_known)
+        views.project(entry, meta)
         return entry
-
-    def _introduce(self, place: Place, meta: dict[str, Any], at: str) -> None:
-        """Make task and agent known where they are new."""
-        if not place.task_known:
-            self._connection.execute(self._sql["add_task"], (meta["task_id"], at))
-        if not place.agent_known and (agent := meta.get("agent")):
-            self._connection.execute(self._sql["add_participant"], (agent, meta["task_id"]))
-
-    def _project(self, entry: Entry, meta: dict[str, Any]) -> None:
-        execute, sql = self._connection.execute, self._sql
-        if entry.op == CREATE and entry.entity == CHECKPOINT:
-            execute(sql["add_checkpoint"], first_version(entry, meta))
-            return
-        execute(sql["count_task"], (meta["task_seq"], meta["task_id"]))
-        if entry.entity == CHECKPOINT:
-            columns = (*checkpoint_columns(meta), entry.op == FINALIZE, entry.seq)
-            execute(sql["change_checkpoint"], (*columns, entry.entity_id))
-        elif entry.entity == TASK:
-            values = (*task_columns(meta), entry.entry_id, entry.seq, entry.entity_id)
-            execute(sql["describe_task"], values)
-        elif entry.entity == LINK:
-            place = (entry.effective_hlc, entry.entry_id, entry.seq)
-            execute(sql["add_link"], (meta["child"], meta["parent"], *place))
 
     def changeable(self, checkpoint_id: str, base: str | None = None) -> Record:
         """The current version, if it may be changed on top of `base`."""
@@ -184,11 +152,11 @@ class Store(Database):
         try:
             with self.transaction():
                 if anew:
-                    self._connection.execute(self._sql["clear_problems"])
+                    self._connection.execute(self.sql["clear_problems"])
                 found_at = clock.iso(self._now_ms())
                 for entry_id, problem in found:
                     values = (entry_id, problem, found_at)
-                    self._connection.execute(self._sql["add_problem"], values)
+                    self._connection.execute(self.sql["add_problem"], values)
         except (ReadOnlyError, DiskFullError, StoreBusyError):
             return
 
@@ -199,7 +167,7 @@ class Store(Database):
         before = FOREVER
         while page := self.rows("page_before", (before, _PAGE)):
             for row in page:
-                body: bytes = row[_ENTRY_END - 1]
+                body: bytes = row[_BODY]
                 if needle in body.decode("utf-8", "replace").casefold():
                     found += self._checked([row], skipped)
                     if len(found) == limit:
@@ -320,26 +288,6 @@ class Store(Database):
 def opened(entry: Entry) -> dict[str, Any]:
     document: dict[str, Any] = orjson.loads(entry.body)
     return document
-
-
-def checkpoint_columns(meta: dict[str, Any]) -> tuple[Any, ...]:
-    """The part of a checkpoint's view row that its header carries, task_id aside."""
-    return (
-        meta["agent"], meta["agent_type"], meta["iteration"], meta["phase"], meta["status"],
-        meta["reason"], meta["tokens"], meta["parent"],
-    )  # fmt: skip
-
-
-def first_version(entry: Entry, meta: dict[str, Any]) -> tuple[Any, ...]:
-    """The view row of a new checkpoint."""
-    return (
-        entry.entity_id, meta["task_id"], *checkpoint_columns(meta), 0, entry.seq, entry.seq,
-        entry.device_id, meta["task_seq"], entry.effective_hlc, entry.at,
-    )  # fmt: skip
-
-
-def task_columns(meta: dict[str, Any]) -> tuple[Any, ...]:
-    return meta["status"], meta["budget"], meta["retention"]
 
 
 def _view_flaw(view: CheckpointRow, entry: Entry) -> str | None:

@@ -14,7 +14,7 @@ from syncd.node import Node, user
 from syncd.seal import flaw
 from syncd.vocabulary import CheckpointStatus, checked_id
 
-_TASK_COLUMNS = 8
+_TASK_COLUMNS = 7
 _RETENTION = re.compile(r"default|forever|legal_hold|(?:days|revisions):[1-9]\d*")
 
 
@@ -23,7 +23,7 @@ def add(node: Node, task_id: str, **values: Any) -> dict[str, Any]:
     checked_id("task id", task_id)
     with node.store.transaction():
         row = node.store.row("task", (task_id,))
-        if row and row[5]:
+        if row and row[4]:
             raise CheckpointExistsError(
                 f"task {task_id!r} exists already", "Use `syncd task set` to change it."
             )
@@ -35,7 +35,7 @@ def change(node: Node, task_id: str, **values: Any) -> dict[str, Any]:
     """Change some of what is said about a task; `None` leaves a value alone."""
     with node.store.transaction():
         row = _row(node, task_id)
-        _write(node, task_id, UPDATE if row[5] else CREATE, _described(node, row), values, row[5])
+        _write(node, task_id, UPDATE if row[4] else CREATE, _described(node, row), values, row[4])
     return show(node, task_id)
 
 
@@ -51,7 +51,7 @@ def show(node: Node, task_id: str) -> dict[str, Any]:
         "status": row[1] or (latest[0] if latest else "in_progress"),
         "budget": row[2],
         "retention": row[3],
-        "created_at": row[7],
+        "created_at": row[6],
         "heads": [head for (head,) in node.store.rows("task_heads", (task_id,))],
         "cost": _cost(row[2], agents),
     }
@@ -84,12 +84,12 @@ def _row(node: Node, task_id: str) -> tuple[Any, ...]:
 
 def _described(node: Node, row: tuple[Any, ...]) -> dict[str, Any]:
     """Title and description, verified; empty for a task known only from its checkpoints."""
-    if not row[5]:
+    if not row[4]:
         return {}
     entry = Entry(*row[_TASK_COLUMNS:])
     problem = "its entry is missing from the log" if entry.seq is None else flaw(entry)
     if problem:
-        raise node.store.damaged(f"task {row[0]}", entry.entry_id or row[5], problem)
+        raise node.store.damaged(f"task {row[0]}", entry.entry_id or row[4], problem)
     document: dict[str, Any] = orjson.loads(entry.body)
     return document
 

@@ -11,6 +11,8 @@ from hypothesis import settings
 
 from syncd import CheckpointService
 
+pytest_plugins = ["postgres"]
+
 settings.register_profile("sampled", max_examples=100, deadline=None, print_blob=True)
 settings.register_profile("proof", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("proof" if os.environ.get("SYNCD_PROOF") else "sampled")

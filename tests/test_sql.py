@@ -56,7 +56,7 @@ def described(connection: sqlite3.Connection) -> dict[str, Any]:
 
 def _bare(statement: str) -> str:
     """Without comments and layout."""
-    return " ".join(re.sub(r"--[^\n]*", "", statement).split())
+    return "".join(re.sub(r"--[^\n]*", "", statement).split())
 
 
 def test_replaying_the_migrations_equals_todays_schema(

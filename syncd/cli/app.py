@@ -24,6 +24,7 @@ _TOP = {
     "explain": "audit",
     "rebuild": "audit",
     "backup": "backup",
+    "cloud": "cloud",
     "init": "home",
     "config": "home",
     "doctor": "home",
@@ -45,7 +46,7 @@ _SECTIONS = {
         "doctor",
         "backup create",
     ),
-    "Groups": ("checkpoint", "task", "audit", "backup"),
+    "Groups": ("checkpoint", "task", "audit", "backup", "cloud"),
     "Diagnosis": ("explain", "stats", "rebuild"),
     "Set-up": ("init", "config", "completion"),
 }

@@ -1,0 +1,1098 @@
+-- The replica, as it is today. migrations/postgres/ leads here step by step. Needs the roles of
+-- postgres_roles.sql, and is run by a role that is a member of syncd_owner and syncd_admin.
+--
+-- Who may see what hangs on the login alone: an organization is a group role, a machine is a login
+-- granted that group, and no policy or function looks at anything a client can set.
+
+CREATE SCHEMA syncd AUTHORIZATION syncd_owner;
+
+SET LOCAL ROLE syncd_owner;
+
+GRANT USAGE ON SCHEMA syncd TO syncd_auditor, syncd_admin;
+GRANT CREATE ON SCHEMA syncd TO syncd_admin;
+ALTER DEFAULT PRIVILEGES FOR ROLE syncd_owner REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+
+CREATE TABLE syncd.schema_migrations (
+  version    integer     PRIMARY KEY,
+  name       text        NOT NULL,
+  applied_at timestamptz NOT NULL DEFAULT now()
+);
+GRANT SELECT ON syncd.schema_migrations TO syncd_auditor, syncd_admin;
+
+-- Read instead of now(), so that tests can move time.
+CREATE FUNCTION syncd.clock() RETURNS timestamptz
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS 'SELECT clock_timestamp()';
+
+-- The organizations of whoever logged in. Always called in a sub-select, else it runs per row.
+CREATE FUNCTION syncd.my_orgs() RETURNS uuid[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce(array_agg(substr(g.rolname, 11)::uuid), '{}')
+  FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
+  WHERE m.member = (SELECT oid FROM pg_roles WHERE rolname = session_user)
+    AND g.rolname ~ '^syncd_org_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+$$;
+GRANT EXECUTE ON FUNCTION syncd.my_orgs() TO syncd_auditor, syncd_admin;
+
+-- --- tables -----------------------------------------------------------------------------------
+
+-- `cloud_seq` is the last number given out: its row lock makes the order of numbers the order of
+-- commits. `channel` is where news is announced, with nothing in it.
+CREATE TABLE syncd.organizations (
+  organization_id uuid        PRIMARY KEY,
+  name            text        NOT NULL CHECK (name <> ''),
+  created_at      timestamptz NOT NULL,
+  cloud_seq       bigint      NOT NULL DEFAULT 0,
+  channel         text        NOT NULL,
+  announced_at    timestamptz NOT NULL,
+  recovery_open   boolean     NOT NULL DEFAULT false,
+  body_limit      integer     NOT NULL DEFAULT 4000000
+);
+
+-- People.
+CREATE TABLE syncd.members (
+  organization_id uuid        NOT NULL,
+  member_id       uuid        NOT NULL,
+  name            text        NOT NULL CHECK (name <> ''),
+  kind            text        NOT NULL CHECK (kind IN ('member', 'lead', 'auditor')),
+  added_at        timestamptz NOT NULL,
+  removed_at      timestamptz,
+  PRIMARY KEY (organization_id, member_id)
+);
+CREATE UNIQUE INDEX members_by_name ON syncd.members (organization_id, name)
+  WHERE removed_at IS NULL;
+
+-- Their machines, each with a login of its own.
+CREATE TABLE syncd.logins (
+  organization_id uuid        NOT NULL,
+  login           text        NOT NULL,
+  member_id       uuid        NOT NULL,
+  name            text        NOT NULL,
+  added_at        timestamptz NOT NULL,
+  revoked_at      timestamptz,
+  reason          text,
+  PRIMARY KEY (organization_id, login)
+);
+
+-- Devices as the log knows them: a machine has one, and another for each time it was cloned.
+CREATE TABLE syncd.devices (
+  organization_id uuid        NOT NULL,
+  device_id       uuid        NOT NULL,
+  login           text        NOT NULL,
+  public_key      bytea       NOT NULL,
+  device_seq      bigint      NOT NULL DEFAULT 0,
+  chain           bytea       NOT NULL,
+  first_seen      timestamptz NOT NULL,
+  last_seen       timestamptz NOT NULL,
+  pulled          bigint      NOT NULL DEFAULT 0,
+  pending         bigint      NOT NULL DEFAULT 0,
+  version         text        NOT NULL DEFAULT '',
+  PRIMARY KEY (organization_id, device_id)
+);
+
+-- The log, as the devices wrote it. A refused entry keeps its header and says why.
+CREATE TABLE syncd.log (
+  organization_id uuid        NOT NULL,
+  cloud_seq       bigint      NOT NULL,
+  batch           uuid        NOT NULL,
+  entry_id        uuid        NOT NULL,
+  device_id       uuid        NOT NULL,
+  device_seq      bigint      NOT NULL,
+  entity          text        NOT NULL,
+  entity_id       text        NOT NULL,
+  op              text        NOT NULL,
+  bases           text        NOT NULL,
+  hlc             bigint      NOT NULL,
+  actor           text        NOT NULL,
+  at              text        NOT NULL,
+  key_id          text        NOT NULL,
+  meta            text        NOT NULL,
+  hash            text        NOT NULL,
+  chain           bytea       NOT NULL,
+  signature       bytea,
+  effective_hlc   bigint      NOT NULL,
+  received_at     timestamptz NOT NULL,
+  refused         text,
+  body            bytea,
+  PRIMARY KEY (organization_id, cloud_seq)
+) WITH (toast_tuple_target = 8160);
+CREATE UNIQUE INDEX log_by_device ON syncd.log (organization_id, device_id, device_seq);
+CREATE UNIQUE INDEX log_by_entry ON syncd.log (organization_id, entry_id) WHERE refused IS NULL;
+-- A generated checkpoint's first entry carries the checkpoint's id: log_by_entry finds that one.
+CREATE INDEX log_by_entity ON syncd.log (organization_id, entity, entity_id)
+  WHERE entity_id <> entry_id::text;
+
+CREATE TABLE syncd.tasks (
+  organization_id uuid        NOT NULL,
+  id              text        NOT NULL,
+  title           text        NOT NULL DEFAULT '',
+  status          text        NOT NULL DEFAULT '',
+  budget          bigint,
+  retention       text        NOT NULL DEFAULT 'default',
+  entry_id        uuid,
+  created_at      timestamptz NOT NULL,
+  PRIMARY KEY (organization_id, id)
+);
+
+CREATE TABLE syncd.checkpoints (
+  organization_id uuid        NOT NULL,
+  id              text        NOT NULL,
+  task_id         text        NOT NULL,
+  agent_id        text        NOT NULL,
+  agent_type      text        NOT NULL,
+  iteration       bigint      NOT NULL,
+  phase           text        NOT NULL,
+  status          text        NOT NULL,
+  reason          text        NOT NULL,
+  tokens          bigint      NOT NULL,
+  parent_id       text        NOT NULL,
+  final           boolean     NOT NULL,
+  hash            text        NOT NULL,
+  entry_id        uuid        NOT NULL,
+  cloud_seq       bigint      NOT NULL,
+  device_id       uuid        NOT NULL,
+  hlc             bigint      NOT NULL,
+  created_at      timestamptz NOT NULL,
+  checkpoint_data jsonb,
+  PRIMARY KEY (organization_id, id)
+) WITH (toast_tuple_target = 8160);
+CREATE INDEX checkpoints_by_task ON syncd.checkpoints (organization_id, task_id, hlc DESC);
+CREATE INDEX checkpoints_by_agent ON syncd.checkpoints (organization_id, agent_id, hlc DESC);
+CREATE INDEX checkpoints_by_time ON syncd.checkpoints (organization_id, hlc DESC);
+CREATE INDEX checkpoints_by_parent ON syncd.checkpoints (organization_id, parent_id);
+CREATE INDEX checkpoints_by_content ON syncd.checkpoints
+  USING gin (checkpoint_data jsonb_path_ops);
+
+CREATE TABLE syncd.conflicts (
+  organization_id uuid NOT NULL,
+  id              uuid NOT NULL,
+  kind            text NOT NULL,
+  entity          text NOT NULL,
+  entity_id       text NOT NULL,
+  bases           text NOT NULL,
+  winner          uuid NOT NULL,
+  loser           uuid NOT NULL,
+  detected_at     text NOT NULL,
+  state           text NOT NULL,
+  PRIMARY KEY (organization_id, id)
+);
+CREATE INDEX conflicts_by_entity ON syncd.conflicts (organization_id, entity, entity_id);
+
+-- --- who may see what -------------------------------------------------------------------------
+
+DO $$
+DECLARE
+  relation text;
+BEGIN
+  FOREACH relation IN ARRAY ARRAY['organizations', 'members', 'logins', 'devices', 'log', 'tasks',
+                                  'checkpoints', 'conflicts'] LOOP
+    EXECUTE format('ALTER TABLE syncd.%I ENABLE ROW LEVEL SECURITY', relation);
+    EXECUTE format('ALTER TABLE syncd.%I FORCE ROW LEVEL SECURITY', relation);
+    EXECUTE format('CREATE POLICY own ON syncd.%I FOR SELECT TO syncd_auditor
+                    USING (organization_id = ANY ((SELECT syncd.my_orgs())::uuid[]))', relation);
+    EXECUTE format('CREATE POLICY functions ON syncd.%I TO syncd_owner USING (true)', relation);
+    EXECUTE format('CREATE POLICY administration ON syncd.%I TO syncd_admin USING (true)',
+                   relation);
+    EXECUTE format('GRANT SELECT ON syncd.%I TO syncd_auditor, syncd_admin', relation);
+  END LOOP;
+END $$;
+GRANT INSERT, UPDATE ON syncd.organizations, syncd.members, syncd.logins TO syncd_admin;
+
+-- --- checks -----------------------------------------------------------------------------------
+
+-- Refuses whoever is no member, and whoever may only read where he would write. Says the same for
+-- an organization that does not exist as for another's.
+CREATE FUNCTION syncd.require(organization uuid, writing boolean) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  mine record;
+BEGIN
+  SELECT l.revoked_at, l.reason, m.kind, m.removed_at INTO mine
+  FROM syncd.logins l JOIN syncd.members m USING (organization_id, member_id)
+  WHERE l.organization_id = organization AND l.login = session_user
+    AND organization = ANY (syncd.my_orgs());
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'this login does not belong to that organization' USING ERRCODE = 'SY001';
+  END IF;
+  IF mine.revoked_at IS NOT NULL OR mine.removed_at IS NOT NULL THEN
+    RAISE EXCEPTION 'this login was revoked: %', coalesce(mine.reason, 'no reason was given')
+      USING ERRCODE = 'SY005';
+  END IF;
+  IF writing AND mine.kind = 'auditor' THEN
+    RAISE EXCEPTION 'an auditor may only read' USING ERRCODE = 'SY006';
+  END IF;
+END $$;
+
+-- Refuses a device that another login used first, unless an administrator has opened recovery.
+CREATE FUNCTION syncd.require_device(organization uuid, device uuid, relaying boolean)
+RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  owner text := (SELECT login FROM syncd.devices
+                 WHERE organization_id = organization AND device_id = device);
+BEGIN
+  IF owner = session_user OR (relaying AND owner IS NOT NULL
+      AND (SELECT recovery_open FROM syncd.organizations WHERE organization_id = organization))
+  THEN
+    RETURN;
+  END IF;
+  RAISE EXCEPTION 'this device id is not this login''s' USING ERRCODE = 'SY002';
+END $$;
+
+-- --- pure functions ---------------------------------------------------------------------------
+
+-- The header as it was chained: a JSON array of texts.
+CREATE FUNCTION syncd.header(entry_id uuid, device_id uuid, device_seq bigint, entity text,
+  entity_id text, op text, bases text, hlc bigint, actor text, at text, key_id text, meta text)
+RETURNS bytea
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT pg_catalog.convert_to(pg_catalog.concat(
+    '["', entry_id, '","', device_id, '","', device_seq, '",', pg_catalog.to_json(entity), ',',
+    pg_catalog.to_json(entity_id), ',', pg_catalog.to_json(op), ',', pg_catalog.to_json(bases),
+    ',"', hlc, '",', pg_catalog.to_json(actor), ',', pg_catalog.to_json(at), ',',
+    pg_catalog.to_json(key_id), ',', pg_catalog.to_json(meta), ']'), 'UTF8')
+$$;
+
+-- A body for queries. JSONB cannot hold U+0000: it is shown as the replacement character here,
+-- while the body itself stays as written. NULL if the body is sealed.
+CREATE FUNCTION syncd.derived(body bytea, key_id text) RETURNS jsonb
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE
+    WHEN key_id <> '' THEN NULL
+    WHEN pg_catalog.position('\x5c7530303030'::pg_catalog.bytea, body) = 0
+      THEN pg_catalog.convert_from(body, 'UTF8')::pg_catalog.jsonb
+    ELSE pg_catalog.regexp_replace(pg_catalog.convert_from(body, 'UTF8'),
+      '(?<!\\)((?:\\\\)*)\\u0000', '\1\\ufffd', 'g')::pg_catalog.jsonb
+  END
+$$;
+
+CREATE FUNCTION syncd.at_hlc(hlc bigint) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT pg_catalog.to_timestamp((hlc >> 16) / 1000.0)
+$$;
+
+-- The id of the conflict that a version, or a branch, lost.
+CREATE FUNCTION syncd.conflict_id(kind text, loser uuid) RETURNS uuid
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT pg_catalog.concat(substr(h, 1, 12), '8', substr(h, 14, 3), '8', substr(h, 18, 15))::uuid
+  FROM (SELECT pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(
+          'syncd conflict ' || kind || ' ' || loser::text, 'UTF8')), 'hex') AS h) AS hashed
+$$;
+
+-- --- which version is current -----------------------------------------------------------------
+
+-- All versions of some entities. The first entry of a generated checkpoint is found by its id.
+CREATE FUNCTION syncd.versions(organization uuid, entities text[], ids text[])
+RETURNS SETOF syncd.log
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT l.* FROM unnest(entities, ids) AS t(entity, id)
+  JOIN syncd.log l ON l.organization_id = organization AND l.entity = t.entity
+    AND l.entity_id = t.id AND l.entity_id <> l.entry_id::text AND l.refused IS NULL
+  UNION ALL
+  SELECT l.* FROM unnest(entities, ids) AS t(entity, id)
+  JOIN syncd.log l ON l.organization_id = organization AND l.refused IS NULL
+    AND l.entry_id = CASE WHEN t.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+                          THEN t.id::uuid END
+    AND l.entity = t.entity AND l.entity_id = t.id
+$$;
+
+-- Versions with their rank among the heads of their entity: 1 is the current version, NULL is no
+-- head. The same rule as `heads` and `winner` of the Python side.
+CREATE FUNCTION syncd.ranked(organization uuid, entities text[], ids text[])
+RETURNS TABLE (entity text, entity_id text, entry_id uuid, bases text[], final boolean,
+               effective_hlc bigint, device_id uuid, hash text, at text, cloud_seq bigint,
+               resolution text, place bigint)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  WITH v AS MATERIALIZED (
+    SELECT v.entity, v.entity_id, v.entry_id,
+      ARRAY(SELECT jsonb_array_elements_text(v.bases::jsonb)) AS bases, v.op = 'finalize' AS final,
+      v.effective_hlc, v.device_id, v.hash, v.at, v.cloud_seq,
+      v.meta::jsonb ->> 'resolution' AS resolution
+    FROM syncd.versions(organization, entities, ids) v
+  ), named AS (
+    SELECT DISTINCT v.entity, v.entity_id, unnest(v.bases) AS base FROM v
+  )
+  SELECT v.*, CASE WHEN v.final OR n.base IS NULL THEN
+    row_number() OVER (PARTITION BY v.entity, v.entity_id, v.final OR n.base IS NULL
+      ORDER BY v.final DESC, v.effective_hlc DESC, v.device_id DESC, v.entry_id DESC) END
+  FROM v LEFT JOIN named n
+    ON n.entity = v.entity AND n.entity_id = v.entity_id AND n.base = v.entry_id::text
+$$;
+
+-- The conflicts between versions of some entities: each head that is not current, and each version
+-- that a resolution has closed.
+CREATE FUNCTION syncd.version_conflicts(organization uuid, entities text[], ids text[])
+RETURNS TABLE (id uuid, kind text, entity text, entity_id text, bases text, winner uuid,
+               loser uuid, detected_at text, state text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  WITH v AS MATERIALIZED (SELECT * FROM syncd.ranked(organization, entities, ids)),
+  weighed AS (
+    SELECT r.entry_id AS by_entry, r.effective_hlc AS by_hlc, r.resolution AS how, b.*,
+      first_value(b.entry_id) OVER chosen AS winner, first_value(b.at) OVER chosen AS winner_at
+    FROM v r JOIN v b ON b.entity = r.entity AND b.entity_id = r.entity_id
+      AND b.entry_id::text = ANY (r.bases)
+    WHERE cardinality(r.bases) > 1
+    WINDOW chosen AS (PARTITION BY r.entry_id ORDER BY b.final DESC, b.effective_hlc DESC,
+                      b.device_id DESC, b.entry_id DESC)
+  ), closed AS (
+    SELECT DISTINCT ON (w.entry_id) w.*
+    FROM weighed w WHERE w.entry_id <> w.winner
+    ORDER BY w.entry_id, w.by_hlc DESC, w.by_entry DESC
+  )
+  SELECT syncd.conflict_id('version', c.entry_id), 'version', c.entity, c.entity_id,
+    to_json(c.bases)::text, c.winner, c.entry_id, greatest(c.at COLLATE "C", c.winner_at COLLATE "C"),
+    coalesce(c.how, 'merged')
+  FROM closed c
+  UNION ALL
+  SELECT syncd.conflict_id('version', h.entry_id), 'version', h.entity, h.entity_id,
+    to_json(h.bases)::text, w.entry_id, h.entry_id, greatest(h.at COLLATE "C", w.at COLLATE "C"),
+    CASE WHEN h.hash = w.hash THEN 'identical' ELSE 'open' END
+  FROM v h JOIN v w ON w.entity = h.entity AND w.entity_id = h.entity_id AND w.place = 1
+  WHERE h.place > 1 AND NOT EXISTS (SELECT FROM closed c WHERE c.entry_id = h.entry_id)
+$$;
+
+-- Bring the views of some entities in line with the log.
+CREATE FUNCTION syncd.settle(organization uuid, entities text[], ids text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  DELETE FROM syncd.conflicts c USING unnest(entities, ids) AS t(entity, id)
+  WHERE c.organization_id = organization AND c.kind = 'version' AND c.entity = t.entity
+    AND c.entity_id = t.id;
+  INSERT INTO syncd.conflicts
+  SELECT organization, v.* FROM syncd.version_conflicts(organization, entities, ids) v;
+
+  INSERT INTO syncd.checkpoints AS c
+  SELECT DISTINCT ON (r.entity_id) organization, r.entity_id, coalesce(f.meta, w.meta) ->> 'task_id',
+    w.meta ->> 'agent', w.meta ->> 'agent_type', (w.meta ->> 'iteration')::bigint,
+    w.meta ->> 'phase', w.meta ->> 'status', w.meta ->> 'reason', (w.meta ->> 'tokens')::bigint,
+    w.meta ->> 'parent', r.final, r.hash, r.entry_id, r.cloud_seq, coalesce(f.device_id, r.device_id),
+    coalesce(f.effective_hlc, r.effective_hlc),
+    syncd.at_hlc(coalesce(f.effective_hlc, r.effective_hlc)), syncd.derived(w.body, w.key_id)
+  FROM syncd.ranked(organization, entities, ids) r
+  JOIN LATERAL (
+    SELECT l.meta::jsonb AS meta, l.body, l.key_id FROM syncd.log l
+    WHERE l.organization_id = organization AND l.cloud_seq = r.cloud_seq) w ON true
+  LEFT JOIN LATERAL (
+    SELECT l.meta::jsonb AS meta, l.device_id, l.effective_hlc
+    FROM syncd.versions(organization, ARRAY[r.entity], ARRAY[r.entity_id]) l
+    ORDER BY l.op = 'create' DESC, l.entry_id::text = l.entity_id DESC, l.effective_hlc, l.entry_id
+    LIMIT 1) f ON true
+  WHERE r.place = 1 AND r.entity = 'checkpoint'
+  ON CONFLICT (organization_id, id) DO UPDATE SET
+    task_id = excluded.task_id, agent_id = excluded.agent_id, agent_type = excluded.agent_type,
+    iteration = excluded.iteration, phase = excluded.phase, status = excluded.status,
+    reason = excluded.reason, tokens = excluded.tokens, parent_id = excluded.parent_id,
+    final = excluded.final, hash = excluded.hash, entry_id = excluded.entry_id,
+    cloud_seq = excluded.cloud_seq, device_id = excluded.device_id, hlc = excluded.hlc,
+    created_at = excluded.created_at, checkpoint_data = excluded.checkpoint_data;
+
+  UPDATE syncd.tasks t SET
+    title = coalesce(syncd.derived(l.body, l.key_id) ->> 'title', ''),
+    status = coalesce(l.meta::jsonb ->> 'status', ''),
+    budget = (l.meta::jsonb ->> 'budget')::bigint,
+    retention = coalesce(l.meta::jsonb ->> 'retention', 'default'), entry_id = l.entry_id
+  FROM syncd.ranked(organization, entities, ids) r
+  JOIN syncd.log l ON l.organization_id = organization AND l.cloud_seq = r.cloud_seq
+  WHERE r.place = 1 AND r.entity = 'task'
+    AND t.organization_id = organization AND t.id = r.entity_id;
+END $$;
+
+-- Branches: checkpoints of one task with the same parent from different devices. The newest goes
+-- on; each other is a conflict until somebody has chosen.
+CREATE FUNCTION syncd.settle_forks(organization uuid, parents text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  forked text[];
+BEGIN
+  SELECT array_agg(DISTINCT f.parent_id) INTO forked FROM (
+    SELECT c.parent_id FROM syncd.checkpoints c
+    WHERE c.organization_id = organization AND c.parent_id = ANY (parents) AND c.parent_id <> ''
+    GROUP BY c.task_id, c.parent_id HAVING min(c.device_id::text) <> max(c.device_id::text)) f;
+  IF forked IS NULL THEN
+    RETURN;
+  END IF;
+  DELETE FROM syncd.conflicts c USING syncd.checkpoints k
+  WHERE c.organization_id = organization AND c.kind = 'fork' AND c.entity = 'checkpoint'
+    AND c.entity_id = k.id AND k.organization_id = organization AND k.parent_id = ANY (forked);
+  INSERT INTO syncd.conflicts
+  SELECT organization, syncd.conflict_id('fork', k.first_entry), 'fork', 'checkpoint', k.id,
+    to_json(ARRAY[k.parent_id])::text, k.winner, k.first_entry,
+    greatest(k.at COLLATE "C", k.winner_at COLLATE "C"),
+    coalesce((SELECT l.meta::jsonb ->> 'resolution'
+              FROM syncd.versions(organization, ARRAY['choice'], ARRAY[k.id]) l
+              ORDER BY l.effective_hlc DESC, l.entry_id DESC LIMIT 1), 'open')
+  FROM (
+    SELECT b.*, first_value(b.first_entry) OVER newest AS winner,
+      first_value(b.at) OVER newest AS winner_at,
+      min(b.device_id::text) OVER branch <> max(b.device_id::text) OVER branch AS forked
+    FROM (
+      SELECT ch.id, ch.parent_id, ch.task_id, ch.device_id, ch.hlc, f.entry_id AS first_entry, f.at
+      FROM syncd.checkpoints ch
+      JOIN LATERAL (
+        SELECT l.entry_id, l.at FROM syncd.versions(organization, ARRAY['checkpoint'], ARRAY[ch.id]) l
+        ORDER BY l.op = 'create' DESC, l.entry_id::text = l.entity_id DESC, l.effective_hlc,
+          l.entry_id LIMIT 1) f ON true
+      WHERE ch.organization_id = organization AND ch.parent_id = ANY (forked)
+    ) b
+    WINDOW branch AS (PARTITION BY b.task_id, b.parent_id),
+      newest AS (PARTITION BY b.task_id, b.parent_id ORDER BY b.hlc DESC, b.id COLLATE "C" DESC)
+  ) k
+  WHERE k.forked AND k.first_entry <> k.winner;
+END $$;
+
+-- --- what devices call ------------------------------------------------------------------------
+
+-- Which organizations this login belongs to, and as what.
+CREATE FUNCTION syncd.whoami()
+RETURNS TABLE (organization_id uuid, organization text, member text, kind text, machine text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT o.organization_id, o.name, m.name, m.kind, l.name
+  FROM syncd.logins l
+  JOIN syncd.organizations o USING (organization_id)
+  JOIN syncd.members m USING (organization_id, member_id)
+  WHERE l.login = session_user AND l.organization_id = ANY ((SELECT syncd.my_orgs())::uuid[])
+$$;
+
+-- Where the replica stands with a device; a device unknown so far becomes this login's.
+CREATE FUNCTION syncd.hello(organization uuid, device uuid, key bytea, client text)
+RETURNS TABLE (schema_version integer, now_ms bigint, device_seq bigint, chain bytea,
+               public_key bytea, cloud_seq bigint, recovery_open boolean, channel text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM syncd.require(organization, false);
+  IF octet_length(key) <> 32 THEN
+    RAISE EXCEPTION 'a public key has 32 bytes' USING ERRCODE = 'SY004';
+  END IF;
+  INSERT INTO syncd.devices AS d (organization_id, device_id, login, public_key, chain, first_seen,
+                             last_seen, version)
+  VALUES (organization, device, session_user, key, decode(repeat('00', 32), 'hex'),
+          syncd.clock(), syncd.clock(), left(client, 40))
+  ON CONFLICT (organization_id, device_id)
+    DO UPDATE SET last_seen = syncd.clock(), version = left(client, 40)
+    WHERE d.login = session_user;
+  PERFORM syncd.require_device(organization, device, false);
+  RETURN QUERY SELECT (SELECT max(version) FROM syncd.schema_migrations),
+    floor(extract(epoch FROM syncd.clock()) * 1000)::bigint, d.device_seq, d.chain, d.public_key,
+    o.cloud_seq, o.recovery_open, o.channel
+  FROM syncd.devices d JOIN syncd.organizations o USING (organization_id)
+  WHERE d.organization_id = organization AND d.device_id = device;
+END $$;
+
+-- Why single entries cannot be kept, found one by one. Slow, and only asked when the whole batch
+-- failed.
+CREATE FUNCTION syncd.defects(organization uuid, entry_ids uuid[], entities text[], ids text[],
+  ops text[], bases text[], metas text[], key_ids text[], bodies bytea[]) RETURNS text[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  found text[] := '{}';
+  reason text;
+  i record;
+BEGIN
+  FOR i IN SELECT * FROM unnest(entry_ids, entities, ids, ops, bases, metas, key_ids, bodies)
+             WITH ORDINALITY AS i(entry_id, entity, id, op, bases, meta, key_id, body, n) LOOP
+    reason := NULL;
+    BEGIN
+      IF jsonb_typeof(i.meta::jsonb -> 'task_id') IS DISTINCT FROM 'string' THEN
+        reason := 'its meta names no task';
+      ELSIF i.entity = 'checkpoint' AND (
+          ROW(i.meta::jsonb ->> 'agent', i.meta::jsonb ->> 'agent_type', i.meta::jsonb ->> 'phase',
+              i.meta::jsonb ->> 'status', i.meta::jsonb ->> 'reason', i.meta::jsonb ->> 'parent',
+              (i.meta::jsonb ->> 'iteration')::bigint, (i.meta::jsonb ->> 'tokens')::bigint)
+          IS NOT NULL) IS NOT TRUE THEN
+        reason := 'its meta is incomplete';
+      ELSIF (SELECT count(*) FROM jsonb_array_elements_text(i.bases::jsonb)) > 1000 THEN
+        reason := 'it names more than 1000 bases';
+      ELSIF EXISTS (SELECT FROM syncd.log l WHERE l.organization_id = organization
+                    AND l.entry_id = i.entry_id AND l.refused IS NULL)
+         OR i.entry_id = ANY (entry_ids[:i.n - 1]) THEN
+        reason := 'its id is in use by another entry';
+      ELSE
+        PERFORM syncd.derived(i.body, i.key_id), (i.meta::jsonb ->> 'budget')::bigint;
+      END IF;
+    EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
+      reason := 'PostgreSQL cannot hold it: ' || SQLERRM;
+    END;
+    found := found || reason;
+  END LOOP;
+  RETURN found;
+END $$;
+
+-- Store entries of one device that follow each other, and answer for each of them. `given_up` is
+-- for entries that the device itself has found it cannot bring here: only their header is kept.
+CREATE FUNCTION syncd.push(organization uuid, device uuid, first_seq bigint, previous bytea,
+  entry_ids uuid[], entities text[], ids text[], ops text[], bases text[], hlcs bigint[],
+  actors text[], ats text[], key_ids text[], metas text[], hashes text[], chains bytea[],
+  signatures bytea[], effective bigint[], bodies bytea[], given_up text[])
+RETURNS TABLE (device_seq bigint, verdict text, cloud_seq bigint, batch uuid,
+               effective_hlc bigint, reason text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  size integer := cardinality(entry_ids);
+  last_seq bigint;
+  body_max integer;
+  last_known bytea;
+  refusals text[];
+  stamp uuid := gen_random_uuid();
+  latest bigint := floor(extract(epoch FROM syncd.clock()) * 1000)::bigint + 300000 << 16;
+BEGIN
+  PERFORM syncd.require(organization, true);
+  PERFORM syncd.require_device(organization, device, true);
+  IF size IS NULL OR size NOT BETWEEN 1 AND 1000 OR first_seq < 1 THEN
+    RAISE EXCEPTION 'a batch has 1 to 1000 entries' USING ERRCODE = 'SY004';
+  END IF;
+  IF (SELECT count(*) FROM unnest(ARRAY[cardinality(entities), cardinality(ids),
+        cardinality(ops), cardinality(bases), cardinality(hlcs), cardinality(actors),
+        cardinality(ats), cardinality(key_ids), cardinality(metas), cardinality(hashes),
+        cardinality(chains), cardinality(signatures), cardinality(effective),
+        cardinality(bodies), cardinality(given_up)]) AS c(n) WHERE n = size) <> 15 THEN
+    RAISE EXCEPTION 'the columns of a batch have the same length' USING ERRCODE = 'SY004';
+  END IF;
+  IF (SELECT sum(octet_length(b)) FROM unnest(bodies) AS b) > 32000000
+      OR (SELECT max(octet_length(m)) FROM unnest(metas || ids || bases || actors) AS m) > 65536
+  THEN
+    RAISE EXCEPTION 'a batch has at most 32 MB, a header field 64 KB' USING ERRCODE = 'SY004';
+  END IF;
+
+  -- From here to the commit, nobody else numbers entries of this organization.
+  SELECT o.cloud_seq, o.body_limit INTO STRICT last_seq, body_max FROM syncd.organizations o
+  WHERE o.organization_id = organization FOR UPDATE;
+  last_known := CASE WHEN first_seq = 1 THEN decode(repeat('00', 32), 'hex') ELSE (
+    SELECT l.chain FROM syncd.log l WHERE l.organization_id = organization
+    AND l.device_id = device AND l.device_seq = first_seq - 1) END;
+  IF previous IS DISTINCT FROM last_known
+     OR EXISTS (SELECT FROM unnest(chains) WITH ORDINALITY AS i(chain, n)
+                JOIN syncd.log l ON l.organization_id = organization AND l.device_id = device
+                  AND l.device_seq = first_seq + i.n - 1 AND l.chain <> i.chain) THEN
+    RAISE EXCEPTION 'these entries do not continue what is known of this device'
+      USING ERRCODE = 'SY003';
+  END IF;
+
+  SELECT array_agg(CASE
+    WHEN i.given_up IS NOT NULL THEN left(i.given_up, 1000)
+    WHEN octet_length(i.body) > body_max THEN
+      format('its body has %s bytes, at most %s are allowed', octet_length(i.body), body_max)
+    WHEN octet_length(i.chain) <> 32 OR i.chain <> sha256(i.previous || syncd.header(i.entry_id,
+        device, first_seq + i.n - 1, i.entity, i.id, i.op, i.bases, i.hlc, i.actor, i.at,
+        i.key_id, i.meta) || convert_to(i.hash, 'UTF8')) THEN
+      'its header does not match its chain value'
+    WHEN i.key_id = '' AND i.hash <> encode(sha256(i.body), 'hex') THEN
+      'its body does not match its hash'
+    END ORDER BY i.n) INTO refusals
+  FROM (
+    SELECT u.*, coalesce(lag(u.chain) OVER (ORDER BY u.n), push.previous) AS previous
+    FROM unnest(entry_ids, entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes,
+                chains, bodies, given_up) WITH ORDINALITY
+      AS u(entry_id, entity, id, op, bases, hlc, actor, at, key_id, meta, hash, chain, body,
+           given_up, n)) AS i;
+  BEGIN
+    last_seq := syncd.store(organization, device, first_seq, stamp, last_seq, latest, entry_ids,
+      entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
+      effective, bodies, refusals);
+  EXCEPTION WHEN data_exception OR unique_violation OR not_null_violation
+              OR program_limit_exceeded THEN
+    SELECT array_agg(coalesce(i.known, i.defect) ORDER BY i.n) INTO refusals
+    FROM unnest(refusals, syncd.defects(organization, entry_ids, entities, ids, ops, bases, metas,
+                                        key_ids, bodies)) WITH ORDINALITY AS i(known, defect, n);
+    last_seq := syncd.store(organization, device, first_seq, stamp, last_seq, latest, entry_ids,
+      entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
+      effective, bodies, refusals);
+  END;
+  UPDATE syncd.organizations o SET cloud_seq = last_seq WHERE o.organization_id = organization;
+  UPDATE syncd.devices d SET device_seq = first_seq + size - 1, chain = chains[size],
+    last_seen = syncd.clock()
+  WHERE d.organization_id = organization AND d.device_id = device
+    AND d.device_seq < first_seq + size - 1;
+
+  RETURN QUERY SELECT l.device_seq, CASE
+      WHEN l.refused IS NOT NULL THEN 'refused'
+      WHEN l.batch <> stamp THEN 'duplicate'
+      WHEN l.effective_hlc < l.hlc THEN 'capped'
+      ELSE 'accepted' END,
+    l.cloud_seq, l.batch, l.effective_hlc, l.refused
+  FROM syncd.log l
+  WHERE l.organization_id = organization AND l.device_id = device
+    AND l.device_seq BETWEEN first_seq AND first_seq + size - 1
+  ORDER BY l.device_seq;
+END $$;
+
+-- Write what is new of a checked batch to the log and the views; returns the last number used.
+CREATE FUNCTION syncd.store(organization uuid, device uuid, first_seq bigint, stamp uuid,
+  last_seq bigint, latest bigint, entry_ids uuid[], entities text[], ids text[], ops text[],
+  bases text[], hlcs bigint[], actors text[], ats text[], key_ids text[], metas text[],
+  hashes text[], chains bytea[], signatures bytea[], effective bigint[], bodies bytea[],
+  refusals text[]) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  written bigint;
+  parents text[];
+  touched_entities text[];
+  touched_ids text[];
+BEGIN
+  WITH incoming AS MATERIALIZED (
+    SELECT i.*, i.meta_text::jsonb AS meta, least(i.hlc, i.claimed, latest) AS effective_hlc,
+      last_seq + row_number() OVER (ORDER BY i.n) AS cloud_seq
+    FROM (
+      SELECT u.*, CASE WHEN u.refused IS NULL THEN u.meta END AS meta_text
+      FROM unnest(entry_ids, entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes,
+                  chains, signatures, effective, bodies, refusals) WITH ORDINALITY
+        AS u(entry_id, entity, id, op, bases, hlc, actor, at, key_id, meta, hash, chain,
+             signature, claimed, body, refused, n)) AS i(entry_id, entity, id, op, bases, hlc,
+             actor, at, key_id, header_meta, hash, chain, signature, claimed, body, refused, n,
+             meta_text)
+    WHERE NOT EXISTS (SELECT FROM syncd.log l WHERE l.organization_id = organization
+                      AND l.device_id = device AND l.device_seq = first_seq + i.n - 1)
+  ), logged AS (
+    INSERT INTO syncd.log
+    SELECT organization, i.cloud_seq, stamp, i.entry_id, device, first_seq + i.n - 1, i.entity,
+      i.id, i.op, i.bases, i.hlc, i.actor, i.at, i.key_id, i.header_meta, i.hash, i.chain,
+      i.signature, i.effective_hlc, syncd.clock(), i.refused,
+      CASE WHEN i.refused IS NULL THEN i.body END
+    FROM incoming i
+  ), met AS (
+    INSERT INTO syncd.tasks AS t (organization_id, id, created_at)
+    SELECT organization, i.meta ->> 'task_id', min(syncd.at_hlc(i.effective_hlc))
+    FROM incoming i WHERE i.refused IS NULL GROUP BY 2
+    ON CONFLICT (organization_id, id) DO UPDATE SET created_at = excluded.created_at
+      WHERE excluded.created_at < t.created_at
+  ), created AS (
+    INSERT INTO syncd.checkpoints
+    SELECT organization, i.id, i.meta ->> 'task_id', i.meta ->> 'agent', i.meta ->> 'agent_type',
+      (i.meta ->> 'iteration')::bigint, i.meta ->> 'phase', i.meta ->> 'status',
+      i.meta ->> 'reason', (i.meta ->> 'tokens')::bigint, i.meta ->> 'parent', false, i.hash,
+      i.entry_id, i.cloud_seq, device, i.effective_hlc, syncd.at_hlc(i.effective_hlc),
+      syncd.derived(i.body, i.key_id)
+    FROM incoming i
+    WHERE i.refused IS NULL AND i.entity = 'checkpoint' AND i.op = 'create'
+    ON CONFLICT DO NOTHING RETURNING entry_id
+  ), touched AS (
+    SELECT DISTINCT i.entity, i.id FROM incoming i
+    WHERE i.refused IS NULL AND i.entry_id NOT IN (SELECT entry_id FROM created)
+  )
+  SELECT coalesce(max(i.cloud_seq), last_seq),
+    array_agg(DISTINCT CASE i.entity WHEN 'checkpoint' THEN i.meta ->> 'parent'
+                                     WHEN 'choice' THEN i.meta ->> 'fork' END),
+    (SELECT array_agg(t.entity) FROM touched t), (SELECT array_agg(t.id) FROM touched t)
+  INTO written, parents, touched_entities, touched_ids
+  FROM incoming i;
+  IF touched_ids IS NOT NULL THEN
+    PERFORM syncd.settle(organization, touched_entities, touched_ids);
+  END IF;
+  PERFORM syncd.settle_forks(organization, parents);
+  RETURN written;
+END $$;
+
+-- What the log has after a number: whole batches, so that each device's last entry is signed.
+-- Bodies that the device has are left out. Empty if the device is up to date; refused if the entry
+-- it stands at is not of the batch it names.
+CREATE FUNCTION syncd.pull(organization uuid, device uuid, after bigint, after_batch uuid,
+                           own_seq bigint, max_rows integer, max_bytes bigint)
+RETURNS TABLE (cloud_seq bigint, batch uuid, entry_id uuid, device_id uuid, device_seq bigint,
+  entity text, entity_id text, op text, bases text, hlc bigint, actor text, at text, key_id text,
+  meta text, hash text, chain bytea, signature bytea, effective_hlc bigint, refused text,
+  body bytea)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  until bigint;
+BEGIN
+  PERFORM syncd.require(organization, false);
+  IF after > 0 AND after_batch IS DISTINCT FROM (
+      SELECT l.batch FROM syncd.log l
+      WHERE l.organization_id = organization AND l.cloud_seq = after) THEN
+    RAISE EXCEPTION 'the replica does not have that batch at %', after USING ERRCODE = 'SY003';
+  END IF;
+  SELECT coalesce(max(c.cloud_seq) FILTER (WHERE c.n <= max_rows AND c.bytes <= max_bytes),
+                  min(c.cloud_seq)) INTO until
+  FROM (
+    SELECT w.*, w.batch IS DISTINCT FROM lead(w.batch) OVER (ORDER BY w.cloud_seq) AS ends
+    FROM (
+      SELECT l.cloud_seq, l.batch, row_number() OVER (ORDER BY l.cloud_seq) AS n,
+        sum(octet_length(l.body)) OVER (ORDER BY l.cloud_seq) AS bytes
+      FROM syncd.log l
+      WHERE l.organization_id = organization AND l.cloud_seq > after
+      ORDER BY l.cloud_seq LIMIT 1001
+    ) w
+  ) c
+  WHERE c.ends AND c.n <= 1000;
+  RETURN QUERY SELECT l.cloud_seq, l.batch, l.entry_id, l.device_id, l.device_seq, l.entity,
+    l.entity_id, l.op, l.bases, l.hlc, l.actor, l.at, l.key_id, l.meta, l.hash, l.chain,
+    l.signature, l.effective_hlc, l.refused,
+    CASE WHEN l.device_id <> device OR l.device_seq > own_seq THEN l.body END
+  FROM syncd.log l
+  WHERE l.organization_id = organization AND l.cloud_seq > after AND l.cloud_seq <= until
+  ORDER BY l.cloud_seq;
+END $$;
+
+-- The greatest of some numbers at which the log has the batch that the device remembers.
+CREATE FUNCTION syncd.common(organization uuid, seqs bigint[], batches uuid[]) RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM syncd.require(organization, false);
+  RETURN (SELECT max(l.cloud_seq) FROM unnest(seqs, batches) AS m(seq, batch)
+          JOIN syncd.log l ON l.organization_id = organization AND l.cloud_seq = m.seq
+            AND l.batch = m.batch);
+END $$;
+
+-- Chain values of a device at some of its numbers, to find where two histories part.
+CREATE FUNCTION syncd.chains(organization uuid, device uuid, numbers bigint[])
+RETURNS TABLE (device_seq bigint, chain bytea)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM syncd.require(organization, false);
+  RETURN QUERY SELECT l.device_seq, l.chain FROM unnest(numbers) AS m(n)
+    JOIN syncd.log l ON l.organization_id = organization AND l.device_id = device
+      AND l.device_seq = m.n;
+END $$;
+
+-- A digest for each thousand entries of each device, to compare both sides completely.
+CREATE FUNCTION syncd.digests(organization uuid)
+RETURNS TABLE (device_id uuid, thousand bigint, entries bigint, digest text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM syncd.require(organization, false);
+  RETURN QUERY SELECT l.device_id, (l.device_seq - 1) / 1000, count(*),
+    encode(sha256(string_agg(l.chain, ''::bytea ORDER BY l.device_seq)), 'hex')
+  FROM syncd.log l WHERE l.organization_id = organization GROUP BY 1, 2;
+END $$;
+
+-- The entries behind one digest.
+CREATE FUNCTION syncd.thousand(organization uuid, device uuid, number bigint)
+RETURNS TABLE (device_seq bigint, entry_id uuid, chain bytea, cloud_seq bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM syncd.require(organization, false);
+  RETURN QUERY SELECT l.device_seq, l.entry_id, l.chain, l.cloud_seq FROM syncd.log l
+  WHERE l.organization_id = organization AND l.device_id = device
+    AND l.device_seq BETWEEN number * 1000 + 1 AND number * 1000 + 1000;
+END $$;
+
+-- How far a device has come, for whoever looks after many of them.
+CREATE FUNCTION syncd.report(organization uuid, device uuid, pulled_to bigint, still_pending bigint)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM syncd.require(organization, false);
+  PERFORM syncd.require_device(organization, device, false);
+  UPDATE syncd.devices d SET pulled = pulled_to, pending = still_pending, last_seen = syncd.clock()
+  WHERE d.organization_id = organization AND d.device_id = device;
+END $$;
+
+-- Tell listeners that there is news, at most every 50 ms. Apart from push: a NOTIFY takes a lock
+-- on the whole database when it commits.
+CREATE FUNCTION syncd.announce(organization uuid) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  listened text;
+BEGIN
+  PERFORM syncd.require(organization, true);
+  UPDATE syncd.organizations o SET announced_at = syncd.clock()
+  WHERE o.organization_id = organization AND o.announced_at < syncd.clock() - interval '50 ms'
+  RETURNING o.channel INTO listened;
+  IF listened IS NOT NULL THEN
+    PERFORM pg_notify(listened, '');
+  END IF;
+  RETURN listened IS NOT NULL;
+END $$;
+
+-- Current checkpoints whose content contains some JSON, newest first. A function, because under
+-- row-level security the index of the content is not used.
+CREATE FUNCTION syncd.search(organization uuid, content jsonb, most integer DEFAULT 100)
+RETURNS SETOF syncd.checkpoints
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM syncd.require(organization, false);
+  RETURN QUERY SELECT c.* FROM syncd.checkpoints c
+  WHERE c.organization_id = organization AND c.checkpoint_data @> content
+  ORDER BY c.hlc DESC LIMIT least(most, 10000);
+END $$;
+
+GRANT EXECUTE ON FUNCTION syncd.whoami(), syncd.hello(uuid, uuid, bytea, text),
+  syncd.pull(uuid, uuid, bigint, uuid, bigint, integer, bigint),
+  syncd.common(uuid, bigint[], uuid[]), syncd.chains(uuid, uuid, bigint[]), syncd.digests(uuid),
+  syncd.thousand(uuid, uuid, bigint), syncd.report(uuid, uuid, bigint, bigint),
+  syncd.search(uuid, jsonb, integer)
+TO syncd_auditor;
+GRANT EXECUTE ON FUNCTION syncd.announce(uuid), syncd.push(uuid, uuid, bigint, bytea, uuid[],
+  text[], text[], text[], text[], bigint[], text[], text[], text[], text[], text[], bytea[],
+  bytea[], bigint[], bytea[], text[])
+TO syncd_member;
+
+-- --- administration ---------------------------------------------------------------------------
+
+-- These act as syncd_admin whoever calls them: roles granted by one administrator can then be
+-- revoked by another. PostgreSQL 16 only warns, and leaves the member in, where grantors differ.
+GRANT EXECUTE ON FUNCTION syncd.clock() TO syncd_admin;
+SET LOCAL ROLE syncd_admin;
+ALTER DEFAULT PRIVILEGES FOR ROLE syncd_admin REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+
+CREATE FUNCTION syncd.group_of(organization uuid) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT 'syncd_org_' || organization
+$$;
+
+CREATE FUNCTION syncd.create_organization(name text) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  made uuid := gen_random_uuid();
+BEGIN
+  IF EXISTS (SELECT FROM syncd.organizations o WHERE o.name = create_organization.name) THEN
+    RAISE EXCEPTION 'there is an organization % already', name USING ERRCODE = 'SY010';
+  END IF;
+  EXECUTE format('CREATE ROLE %I NOLOGIN', syncd.group_of(made));
+  INSERT INTO syncd.organizations (organization_id, name, created_at, channel, announced_at)
+  VALUES (made, name, syncd.clock(), 'syncd_' || replace(gen_random_uuid()::text, '-', ''),
+          syncd.clock());
+  RETURN made;
+END $$;
+
+-- Give a login its rights: its organization and what its member is. Then look whether it has them.
+CREATE FUNCTION syncd.admit(organization uuid, login text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  wanted text := 'syncd_' || (
+    SELECT m.kind FROM syncd.logins l JOIN syncd.members m USING (organization_id, member_id)
+    WHERE l.organization_id = organization AND l.login = admit.login);
+BEGIN
+  EXECUTE format('GRANT %I, %I TO %I', syncd.group_of(organization), wanted, login);
+  IF NOT pg_has_role(login, syncd.group_of(organization), 'MEMBER')
+      OR NOT pg_has_role(login, wanted, 'MEMBER') THEN
+    RAISE EXCEPTION 'the server did not grant the roles' USING ERRCODE = 'SY011';
+  END IF;
+END $$;
+
+-- Take them away, and the right to log in with them. Then look whether that worked.
+CREATE FUNCTION syncd.expel(organization uuid, login text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  given text;
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = login) THEN
+    RETURN;
+  END IF;
+  EXECUTE format('ALTER ROLE %I NOLOGIN', login);
+  FOR given IN SELECT g.rolname FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
+               JOIN pg_roles r ON r.oid = m.member
+               WHERE r.rolname = login AND g.rolname ~ '^syncd_' LOOP
+    EXECUTE format('REVOKE %I FROM %I', given, login);
+  END LOOP;
+  IF pg_has_role(login, syncd.group_of(organization), 'MEMBER')
+      OR (SELECT rolcanlogin FROM pg_roles WHERE rolname = login) THEN
+    RAISE EXCEPTION 'the server did not revoke the roles' USING ERRCODE = 'SY011';
+  END IF;
+END $$;
+
+-- A role for a machine. The password comes as a SCRAM verifier, so the server never sees it.
+CREATE FUNCTION syncd.make_login(organization uuid, login text, verifier text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF login !~ '^syncd_login_[0-9a-f]{32}$' OR verifier !~ '^SCRAM-SHA-256\$[0-9]+:[^'']+$' THEN
+    RAISE EXCEPTION 'not a login name and a SCRAM verifier' USING ERRCODE = 'SY004';
+  END IF;
+  IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = login) THEN
+    EXECUTE format('CREATE ROLE %I', login);
+  END IF;
+  EXECUTE format('ALTER ROLE %I LOGIN CONNECTION LIMIT 20 PASSWORD %L', login, verifier);
+  EXECUTE format('ALTER ROLE %I SET statement_timeout = %L', login, '60s');
+  EXECUTE format('ALTER ROLE %I SET lock_timeout = %L', login, '20s');
+  EXECUTE format('ALTER ROLE %I SET idle_in_transaction_session_timeout = %L', login, '60s');
+  PERFORM syncd.admit(organization, login);
+END $$;
+
+CREATE FUNCTION syncd.add_login(organization uuid, member uuid, machine text, login text,
+                                verifier text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM syncd.members m WHERE m.organization_id = organization
+                 AND m.member_id = member AND m.removed_at IS NULL) THEN
+    RAISE EXCEPTION 'there is no such member' USING ERRCODE = 'SY012';
+  END IF;
+  IF EXISTS (SELECT FROM pg_roles r WHERE r.rolname = add_login.login)
+      OR EXISTS (SELECT FROM syncd.logins l WHERE l.organization_id = organization
+                 AND l.member_id = member AND l.name = machine AND l.revoked_at IS NULL) THEN
+    RAISE EXCEPTION 'there is a machine % already', machine USING ERRCODE = 'SY010';
+  END IF;
+  INSERT INTO syncd.logins (organization_id, login, member_id, name, added_at)
+  VALUES (organization, login, member, machine, syncd.clock());
+  PERFORM syncd.make_login(organization, login, verifier);
+END $$;
+
+CREATE FUNCTION syncd.add_member(organization uuid, name text, kind text, machine text,
+                                 login text, verifier text) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  made uuid := gen_random_uuid();
+BEGIN
+  IF NOT EXISTS (SELECT FROM syncd.organizations WHERE organization_id = organization) THEN
+    RAISE EXCEPTION 'there is no such organization' USING ERRCODE = 'SY012';
+  END IF;
+  IF EXISTS (SELECT FROM syncd.members m WHERE m.organization_id = organization
+             AND m.name = add_member.name AND m.removed_at IS NULL) THEN
+    RAISE EXCEPTION 'there is a member % already', name USING ERRCODE = 'SY010';
+  END IF;
+  INSERT INTO syncd.members (organization_id, member_id, name, kind, added_at)
+  VALUES (organization, made, name, kind, syncd.clock());
+  PERFORM syncd.add_login(organization, made, machine, login, verifier);
+  RETURN made;
+END $$;
+
+CREATE FUNCTION syncd.reset_login(organization uuid, name text, verifier text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM syncd.logins l WHERE l.organization_id = organization
+                 AND l.login = reset_login.name AND l.revoked_at IS NULL) THEN
+    RAISE EXCEPTION 'there is no such machine' USING ERRCODE = 'SY012';
+  END IF;
+  PERFORM syncd.make_login(organization, name, verifier);
+END $$;
+
+CREATE FUNCTION syncd.revoke_login(organization uuid, name text, because text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  UPDATE syncd.logins l SET revoked_at = coalesce(l.revoked_at, syncd.clock()), reason = because
+  WHERE l.organization_id = organization AND l.login = revoke_login.name;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no such machine' USING ERRCODE = 'SY012';
+  END IF;
+  PERFORM syncd.expel(organization, name);
+END $$;
+
+CREATE FUNCTION syncd.remove_member(organization uuid, member uuid, because text)
+RETURNS SETOF text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  gone text;
+BEGIN
+  UPDATE syncd.members m SET removed_at = syncd.clock()
+  WHERE m.organization_id = organization AND m.member_id = member AND m.removed_at IS NULL;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no such member' USING ERRCODE = 'SY012';
+  END IF;
+  FOR gone IN SELECT l.login FROM syncd.logins l WHERE l.organization_id = organization
+              AND l.member_id = member AND l.revoked_at IS NULL LOOP
+    PERFORM syncd.revoke_login(organization, gone, because);
+    RETURN NEXT gone;
+  END LOOP;
+END $$;
+
+-- End what revoked logins still have open. A call of its own, after the revocation is committed:
+-- else they could come back in between.
+CREATE FUNCTION syncd.end_sessions(logins text[]) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  open_login text;
+  ended integer;
+BEGIN
+  FOREACH open_login IN ARRAY logins LOOP
+    IF open_login !~ '^syncd_login_[0-9a-f]{32}$'
+        OR (SELECT rolcanlogin FROM pg_roles WHERE rolname = open_login) THEN
+      RAISE EXCEPTION 'only sessions of revoked logins are ended' USING ERRCODE = 'SY004';
+    END IF;
+    -- To end a session takes the rights of its role.
+    IF NOT pg_has_role('syncd_admin', open_login, 'USAGE') THEN
+      EXECUTE format('GRANT %I TO syncd_admin', open_login);
+    END IF;
+  END LOOP;
+  SELECT count(*) FILTER (WHERE pg_terminate_backend(a.pid)) INTO ended
+  FROM pg_stat_activity a WHERE a.usename = ANY (logins);
+  RETURN ended;
+END $$;
+
+-- The caller as a member of an organization; refuses everybody else.
+CREATE FUNCTION syncd.me(organization uuid) RETURNS uuid
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  found uuid := (
+    SELECT l.member_id FROM syncd.logins l JOIN syncd.members m USING (organization_id, member_id)
+    WHERE l.organization_id = organization AND l.login = session_user AND l.revoked_at IS NULL
+      AND m.removed_at IS NULL AND organization = ANY (syncd.my_orgs()));
+BEGIN
+  IF found IS NULL THEN
+    RAISE EXCEPTION 'this login does not belong to that organization' USING ERRCODE = 'SY001';
+  END IF;
+  RETURN found;
+END $$;
+
+-- A member's own machines, without an administrator.
+CREATE FUNCTION syncd.my_device_add(organization uuid, machine text, login text, verifier text)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  member uuid := syncd.me(organization);
+BEGIN
+  IF (SELECT count(*) FROM syncd.logins l WHERE l.organization_id = organization
+      AND l.member_id = member AND l.revoked_at IS NULL) >= 50 THEN
+    RAISE EXCEPTION 'a member has at most 50 machines' USING ERRCODE = 'SY004';
+  END IF;
+  PERFORM syncd.add_login(organization, member, machine, login, verifier);
+END $$;
+
+CREATE FUNCTION syncd.my_device_rename(organization uuid, name text, machine text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  member uuid := syncd.me(organization);
+BEGIN
+  UPDATE syncd.logins l SET name = machine
+  WHERE l.organization_id = organization AND l.login = my_device_rename.name
+    AND l.member_id = member AND l.revoked_at IS NULL;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'you have no such machine' USING ERRCODE = 'SY012';
+  END IF;
+END $$;
+
+CREATE FUNCTION syncd.my_device_revoke(organization uuid, name text, because text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  member uuid := syncd.me(organization);
+BEGIN
+  IF NOT EXISTS (SELECT FROM syncd.logins l WHERE l.organization_id = organization
+                 AND l.login = my_device_revoke.name AND l.member_id = member) THEN
+    RAISE EXCEPTION 'you have no such machine' USING ERRCODE = 'SY012';
+  END IF;
+  PERFORM syncd.revoke_login(organization, name, because);
+END $$;
+
+CREATE FUNCTION syncd.my_sessions_end(organization uuid, name text) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  member uuid := syncd.me(organization);
+BEGIN
+  IF NOT EXISTS (SELECT FROM syncd.logins l WHERE l.organization_id = organization
+                 AND l.login = my_sessions_end.name AND l.revoked_at IS NOT NULL
+                 AND l.member_id = member) THEN
+    RAISE EXCEPTION 'you have no such revoked machine' USING ERRCODE = 'SY012';
+  END IF;
+  RETURN syncd.end_sessions(ARRAY[name]);
+END $$;
+
+-- After a restore into another server, which has none of the roles: make them from the tables.
+-- Returns the logins that need a new password.
+CREATE FUNCTION syncd.sync_roles() RETURNS SETOF text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  wanted record;
+BEGIN
+  FOR wanted IN SELECT o.organization_id AS id FROM syncd.organizations o LOOP
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = syncd.group_of(wanted.id)) THEN
+      EXECUTE format('CREATE ROLE %I NOLOGIN', syncd.group_of(wanted.id));
+    END IF;
+  END LOOP;
+  FOR wanted IN SELECT l.* FROM syncd.logins l WHERE l.revoked_at IS NULL LOOP
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted.login) THEN
+      EXECUTE format('CREATE ROLE %I NOLOGIN', wanted.login);
+      RETURN NEXT wanted.login;
+    END IF;
+    PERFORM syncd.admit(wanted.organization_id, wanted.login);
+  END LOOP;
+END $$;
+
+CREATE FUNCTION syncd.set_recovery(organization uuid, open boolean) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  UPDATE syncd.organizations SET recovery_open = open WHERE organization_id = organization;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no such organization' USING ERRCODE = 'SY012';
+  END IF;
+END $$;
+
+GRANT EXECUTE ON FUNCTION syncd.my_device_add(uuid, text, text, text),
+  syncd.my_device_rename(uuid, text, text), syncd.my_device_revoke(uuid, text, text),
+  syncd.my_sessions_end(uuid, text)
+TO syncd_auditor;

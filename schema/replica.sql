@@ -1,0 +1,157 @@
+-- Named queries to the replica: a name, a line on what it is for, the statement.
+
+-- whoami --
+-- Whose login this is.
+SELECT organization_id::text, organization, member, kind, machine FROM syncd.whoami()
+
+-- hello --
+-- Make a device known, and learn where the replica stands with it.
+SELECT * FROM syncd.hello(%s::uuid, %s::uuid, %s, %s)
+
+-- keys --
+-- The public keys of the organization's devices.
+SELECT device_id::text, public_key FROM syncd.devices WHERE organization_id = %s::uuid
+
+-- push --
+-- Entries of one device that follow each other, column by column, as binary arrays.
+SELECT device_seq, verdict, cloud_seq, batch::text, effective_hlc, reason
+FROM syncd.push(%s::uuid, %s::uuid, %s, %b, %b::text[]::uuid[], %b::text[], %b::text[],
+  %b::text[], %b::text[], %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[],
+  %b::text[], %b::bytea[], %b::bytea[], %b::bigint[], %b::bytea[], %b::text[])
+
+-- pull --
+-- The next whole batches after a cursor.
+SELECT cloud_seq, batch::text, entry_id::text, device_id::text, device_seq, entity, entity_id, op,
+  bases, hlc, actor, at, key_id, meta, hash, chain, signature, effective_hlc, refused, body
+FROM syncd.pull(%s::uuid, %s::uuid, %s, %s::uuid, %s, %s, %s)
+
+-- announce --
+-- Tell the other devices that there is news.
+SELECT syncd.announce(%s::uuid)
+
+-- report --
+-- How far this device has come.
+SELECT syncd.report(%s::uuid, %s::uuid, %s, %s)::text
+
+-- common --
+-- The greatest of some cursors that the replica agrees with.
+SELECT syncd.common(%s::uuid, %s::bigint[], %s::text[]::uuid[])
+
+-- chains --
+-- A device's chain values at some of its numbers.
+SELECT device_seq, chain FROM syncd.chains(%s::uuid, %s::uuid, %s::bigint[])
+
+-- digests --
+-- A digest for each thousand entries of each device.
+SELECT device_id::text, thousand, entries, digest FROM syncd.digests(%s::uuid)
+
+-- thousand --
+-- The entries behind one digest.
+SELECT device_seq, entry_id::text, chain, cloud_seq FROM syncd.thousand(%s::uuid, %s::uuid, %s)
+
+-- pullers --
+-- Each device, the name of its machine, whether it has pulled so far.
+SELECT d.device_id::text, l.name, d.pulled >= %s
+FROM syncd.devices d JOIN syncd.logins l USING (organization_id, login)
+WHERE d.organization_id = %s::uuid ORDER BY l.name, d.device_id
+
+-- machines --
+-- An organization's machines, or one member's, with the devices that used them.
+SELECT l.organization_id::text, l.login, l.name, m.name, m.kind, l.revoked_at IS NOT NULL,
+  l.reason, max(d.last_seen), coalesce(array_agg(d.device_id::text) FILTER (
+    WHERE d.device_id IS NOT NULL), '{}')
+FROM syncd.logins l
+JOIN syncd.members m USING (organization_id, member_id)
+LEFT JOIN syncd.devices d USING (organization_id, login)
+WHERE l.organization_id = %s::uuid AND (%s::text IS NULL OR m.name = %s::text)
+GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY m.name, l.name, l.login
+
+-- add_own_machine --
+-- A login for a member's next machine.
+SELECT syncd.my_device_add(%s::uuid, %s, %s, %s)::text
+
+-- rename_own_machine --
+-- Another name for a member's machine.
+SELECT syncd.my_device_rename(%s::uuid, %s, %s)::text
+
+-- revoke_own_machine --
+-- Refuse a member's machine from now on.
+SELECT syncd.my_device_revoke(%s::uuid, %s, %s)::text
+
+-- end_own_sessions --
+-- End what a revoked machine still has open.
+SELECT syncd.my_sessions_end(%s::uuid, %s)
+
+-- organizations --
+-- All organizations of the replica.
+SELECT o.organization_id::text, o.name, o.created_at, o.cloud_seq, o.recovery_open,
+  (SELECT count(*) FROM syncd.members m
+   WHERE m.organization_id = o.organization_id AND m.removed_at IS NULL)
+FROM syncd.organizations o ORDER BY o.name
+
+-- create_organization --
+-- A new organization.
+SELECT syncd.create_organization(%s)::text
+
+-- members --
+-- The members of an organization.
+SELECT m.member_id::text, m.name, m.kind, m.added_at, m.removed_at,
+  (SELECT count(*) FROM syncd.logins l WHERE l.organization_id = m.organization_id
+   AND l.member_id = m.member_id AND l.revoked_at IS NULL)
+FROM syncd.members m WHERE m.organization_id = %s::uuid ORDER BY m.name, m.added_at
+
+-- add_member --
+-- A new member with a first machine.
+SELECT syncd.add_member(%s::uuid, %s, %s, %s, %s, %s)::text
+
+-- add_machine --
+-- A login for a member's machine.
+SELECT syncd.add_login(%s::uuid, %s::uuid, %s, %s, %s)::text
+
+-- reset_machine --
+-- A new password for a machine.
+SELECT syncd.reset_login(%s::uuid, %s, %s)::text
+
+-- revoke_machine --
+-- Refuse a machine from now on.
+SELECT syncd.revoke_login(%s::uuid, %s, %s)::text
+
+-- remove_member --
+-- Refuse all machines of a member from now on; which they were.
+SELECT syncd.remove_member(%s::uuid, %s::uuid, %s)
+
+-- end_sessions --
+-- End what revoked machines still have open.
+SELECT syncd.end_sessions(%s::text[])
+
+-- sync_roles --
+-- Make roles from the tables; which logins need a new password.
+SELECT syncd.sync_roles()
+
+-- set_recovery --
+-- Let devices relay what others have lost, or no longer.
+SELECT syncd.set_recovery(%s::uuid, %s)::text
+
+-- installed --
+-- Whether there is a replica in this database.
+SELECT to_regclass('syncd.schema_migrations') IS NOT NULL
+
+-- replica_version --
+-- The newest migration that was applied.
+SELECT coalesce(max(version), 0) FROM syncd.schema_migrations
+
+-- one_installer --
+-- Several administrators may install at once: the others wait.
+SELECT pg_advisory_xact_lock(7311684127)::text
+
+-- as_owner --
+-- What a migration makes belongs to the owner, whoever runs it.
+SET LOCAL ROLE syncd_owner
+
+-- as_oneself --
+-- The end of that.
+RESET ROLE
+
+-- record_migration --
+-- A step, in the same transaction as the step itself.
+INSERT INTO syncd.schema_migrations (version, name) VALUES (%s, %s)

@@ -1,0 +1,270 @@
+"""What comes from the replica: examined link by link, then taken in, in one transaction a page.
+
+Nothing is believed because the replica says so. Each entry must continue its device's chain, and
+the last one of each device in a page must be signed with that device's key: the chain makes that
+one signature cover all before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from syncd import clock
+from syncd.entry import CHECKPOINT, CHOICE, CREATE, LINK, TASK, Entry, header_bytes
+from syncd.errors import DivergedError
+from syncd.exchange import START, Exchange, Head, settle_forks
+from syncd.replica import Pulled
+from syncd.seal import chain_value, digest, signature_valid
+from syncd.views import Views, first_version
+
+_TEXT, _NUMBER, _MAYBE = (str,), (int,), (int, type(None))
+_SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
+    CHECKPOINT: {
+        "agent": _TEXT, "agent_type": _TEXT, "iteration": _NUMBER, "phase": _TEXT,
+        "status": _TEXT, "reason": _TEXT, "tokens": _NUMBER, "parent": _TEXT,
+    },
+    TASK: {"status": _TEXT, "budget": _MAYBE, "retention": _TEXT},
+    LINK: {"child": _TEXT, "parent": _TEXT},
+    CHOICE: {"fork": _TEXT, "resolution": _TEXT},
+}  # fmt: skip
+
+
+class Examined(NamedTuple):
+    """A pulled entry: new (with the chain value before it), known already, or not acceptable."""
+
+    row: Pulled
+    previous: bytes | None = None
+    meta: dict[str, Any] | None = None
+    problem: str | None = None
+
+
+# --- examining --------------------------------------------------------------------------------
+
+
+def examine(
+    page: Sequence[Pulled], heads: dict[str, Head], keys: dict[str, bytes]
+) -> list[Examined]:
+    """Check a page against what is known of each device; moves `heads` on."""
+    examined = [_examined(row, heads) for row in page]
+    return _signed(examined, heads, keys)
+
+
+def _examined(row: Pulled, heads: dict[str, Head]) -> Examined:
+    head = heads.get(row.device_id, START)
+    if row.device_seq <= head.device_seq:
+        return Examined(row)
+    if row.device_seq != head.device_seq + 1:
+        return Examined(row, problem=f"it does not follow entry {head.device_seq} of its device")
+    meta, problem = _opened(row)
+    if problem := problem or _broken(row, head.chain):
+        return Examined(row, problem=problem)
+    heads[row.device_id] = Head(row.device_seq, row.chain)
+    return Examined(row, head.chain, meta)
+
+
+def _broken(row: Pulled, previous: bytes) -> str | None:
+    if row.refused is not None:
+        return None  # the replica has said why it keeps the header only, perhaps for this
+    if chain_value(previous, header_bytes(row[2:14]), row.hash) != row.chain:
+        return "it does not continue the chain of its device"
+    if row.body is None:
+        return "its body is missing"
+    if not row.key_id and digest(row.body) != row.hash:
+        return "its body does not match its hash"
+    return None
+
+
+def _opened(row: Pulled) -> tuple[dict[str, Any] | None, str | None]:
+    try:
+        meta = orjson.loads(row.meta)
+    except ValueError:
+        return None, None if row.refused is not None else "its meta cannot be read"
+    shape = _SHAPES.get(row.entity, {})
+    whole = isinstance(meta, dict) and isinstance(meta.get("task_id"), str)
+    if row.refused is None and not (
+        whole and all(type(meta.get(name)) in kinds for name, kinds in shape.items())
+    ):
+        return None, "its meta is incomplete"
+    return meta, None
+
+
+def _signed(
+    examined: list[Examined], heads: dict[str, Head], keys: dict[str, bytes]
+) -> list[Examined]:
+    """One signature per device: that of its last entry in the page."""
+    last = {e.row.device_id: e.row for e in examined if e.previous is not None}
+    bad = {
+        device: problem
+        for device, row in last.items()
+        if (problem := _unsigned(row, keys.get(device)))
+    }
+    if not bad:
+        return examined
+    for device in bad:
+        first = next(e for e in examined if e.row.device_id == device and e.previous is not None)
+        heads[device] = Head(first.row.device_seq - 1, first.previous or b"")
+    return [
+        Examined(e.row, problem=bad[e.row.device_id])
+        if e.previous is not None and e.row.device_id in bad
+        else e
+        for e in examined
+    ]
+
+
+def _unsigned(row: Pulled, key: bytes | None) -> str | None:
+    if key is None:
+        return "the key of its device is not known"
+    if row.signature is None:
+        return "the last entry of its device is not signed"
+    if not signature_valid(key, row.chain, row.signature):
+        return "its signature is not valid for the key that is pinned for its device"
+    return None
+
+
+# --- taking in --------------------------------------------------------------------------------
+
+
+def apply(exchange: Exchange, page: Sequence[Examined]) -> int:
+    """Take in a page and move the cursor past it; how many entries were new here."""
+    with exchange.store.transaction():
+        arrival = _Arrival(exchange)
+        for examined in page:
+            arrival.take(examined)
+        arrival.finish()
+        for batch, cloud_seq in {e.row.batch: e.row.cloud_seq for e in page}.items():
+            exchange.run("add_batch", cloud_seq, batch)
+        return len(arrival.entries)
+
+
+class _Arrival:
+    """One page on its way into the log and the views."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._own = exchange.device_id
+        self._head = exchange.head()
+        newest = exchange.store.row("newest")
+        self._seq = newest[0] if newest else 0
+        self._hlc = max(newest[4] if newest else 0, exchange.store.anchor()[2])
+        self._views = Views(exchange.store.connection)
+        self._heads: dict[str, Head] = {}
+        self._checkpoints: list[tuple[Any, ...]] = []
+        self._touched: dict[tuple[str, str], list[int]] = {}
+        self._seen: list[Entry] = []
+        self.entries: list[Entry] = []
+        self._metas: list[dict[str, Any] | None] = []
+
+    def take(self, examined: Examined) -> None:
+        row, previous, meta, problem = examined
+        if problem is not None:
+            self._quarantine(row, problem)
+        elif previous is None:
+            self._place(row)
+        else:
+            self._receive(row, previous, meta)
+
+    def _receive(self, row: Pulled, previous: bytes, meta: dict[str, Any] | None) -> None:
+        if row.device_id == self._own:
+            if previous != self._head.chain:
+                raise DivergedError("this device wrote while its own entries came back")
+            self._head = Head(row.device_seq, row.chain)
+        self._seq += 1
+        self._add(_entry(self._seq, row, previous), meta)
+        self._heads[row.device_id] = Head(row.device_seq, row.chain)
+
+    def _add(self, entry: Entry, meta: dict[str, Any] | None) -> None:
+        self.entries.append(entry)
+        self._metas.append(meta)
+        self._hlc = max(self._hlc, entry.effective_hlc)
+        if entry.refused is not None or meta is None:
+            return
+        if entry.op == CREATE and entry.entity == CHECKPOINT:
+            self._checkpoints.append(first_version(entry, meta))
+        else:
+            self._touched.setdefault((entry.entity, entry.entity_id), [])
+
+    def _place(self, row: Pulled) -> None:
+        """An entry that is here already: only its place may be news."""
+        run = self._exchange.run
+        found = run("placed", row.entry_id).fetchone()
+        if found is None:
+            self._fill(row)
+            return
+        seq, chain, *place, entity, entity_id = found
+        if chain != row.chain:
+            self._quarantine(row, "this device has another entry under this id")
+        elif place != [row.cloud_seq, row.batch, row.effective_hlc]:
+            news = (row.cloud_seq, row.batch, row.effective_hlc, row.signature, row.refused, seq)
+            run("mark", *news)
+            self._seen.append(_entry(seq, row, b""))
+            if place[2] != row.effective_hlc:
+                self._touched[entity, entity_id] = []
+
+    def _fill(self, row: Pulled) -> None:
+        """An entry that was lost here; its place in the log is free, unless it never had one."""
+        meta, problem = _opened(row)
+        before = self._exchange.run("seq_of", row.device_id, row.device_seq - 1).fetchone()
+        seq, previous = before or (0, START.chain)
+        if problem := problem or _broken(row, previous):
+            self._quarantine(row, problem)
+            return
+        if self._exchange.run("seq_taken", seq + 1).fetchone():
+            self._seq += 1
+            seq = self._seq - 1
+        self._add(_entry(seq + 1, row, previous), meta)
+
+    def _quarantine(self, row: Pulled, problem: str) -> None:
+        content = row._asdict()
+        content |= {name: value.hex() for name, value in content.items() if type(value) is bytes}
+        at = clock.iso(clock.wall_ms())
+        values = (row.entry_id, row.device_id, problem, at, orjson.dumps(content).decode())
+        self._exchange.run("quarantine", *values)
+
+    # --- the end of the page ------------------------------------------------------------------
+
+    def finish(self) -> None:
+        connection, sql = self._exchange.store.connection, self._exchange.store.sql
+        self._introduce()
+        connection.executemany(sql["receive"], self.entries)
+        before = connection.total_changes
+        connection.executemany(sql["receive_checkpoint"], self._checkpoints)
+        if connection.total_changes - before != len(self._checkpoints):
+            self._touch_existing()
+        for (entity, entity_id), beside in self._touched.items():
+            self._views.settle(entity, entity_id, beside)
+        settle_forks(self._views, [e for e in (*self.entries, *self._seen) if e.refused is None])
+        for device_id, head in self._heads.items():
+            self._exchange.run("put_head", *head, device_id)
+        anchor = [self._head.device_seq, self._head.chain.hex(), self._hlc]
+        self._exchange.put_state("anchor", orjson.dumps(anchor).decode())
+
+    def _touch_existing(self) -> None:
+        """Checkpoints that are here under the same id, from elsewhere: fold all their versions."""
+        for row in self._checkpoints:
+            self._touched[CHECKPOINT, row[0]] = [row[12]]
+
+    def _introduce(self) -> None:
+        """Tasks and agents of the page, each once; before that, this device's own numbers."""
+        tasks: dict[str, str] = {}
+        agents: set[tuple[str, str]] = set()
+        for entry, meta in zip(self.entries, self._metas, strict=True):
+            if entry.refused is None and meta is not None:
+                task_id = meta["task_id"]
+                tasks[task_id] = min(tasks.get(task_id, entry.at), entry.at)
+                if entry.entity == CHECKPOINT:
+                    agents.add((meta["agent"], task_id))
+        for task_id, at in tasks.items():
+            self._exchange.count(task_id)
+            self._exchange.run("add_task", task_id, at)
+        for agent in agents:
+            self._exchange.run("add_participant", *agent)
+
+
+def _entry(seq: int, row: Pulled, previous: bytes) -> Entry:
+    return Entry(
+        seq, *row[2:14], row.hash, previous, row.chain, row.signature, row.effective_hlc,
+        row.cloud_seq, row.batch, row.body or b"", row.refused,
+    )  # fmt: skip

@@ -1,0 +1,208 @@
+"""What a device asks of the replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+
+from syncd.entry import Entry
+from syncd.errors import LoginRefusedError, ReplicaOutdatedError
+from syncd.replica import link
+from syncd.replica.login import Login, Machine, credentials
+from syncd.sql import POSTGRES_VERSION, replica_queries
+from syncd.version import __version__
+
+PAGE_ROWS = 1_000
+PAGE_BYTES = 8_000_000
+
+
+class Membership(NamedTuple):
+    """Whose login this is."""
+
+    organization_id: str
+    organization: str
+    member: str
+    kind: str
+    machine: str
+
+
+class Standing(NamedTuple):
+    """Where the replica stands with a device."""
+
+    schema_version: int
+    now_ms: int
+    device_seq: int
+    chain: bytes
+    public_key: bytes
+    cloud_seq: int
+    recovery_open: bool
+    channel: str
+
+
+class Verdict(NamedTuple):
+    """What became of one pushed entry: accepted, duplicate, capped or refused."""
+
+    device_seq: int
+    verdict: str
+    cloud_seq: int
+    batch: str
+    effective_hlc: int
+    reason: str | None
+
+
+class Pulled(NamedTuple):
+    """One entry as the replica has it. The body is None where the device has it itself."""
+
+    cloud_seq: int
+    batch: str
+    entry_id: str
+    device_id: str
+    device_seq: int
+    entity: str
+    entity_id: str
+    op: str
+    bases: str
+    hlc: int
+    actor: str
+    at: str
+    key_id: str
+    meta: str
+    hash: str
+    chain: bytes
+    signature: bytes | None
+    effective_hlc: int
+    refused: str | None
+    body: bytes | None
+
+
+class Replica:
+    """A device's way to its organization's replica; connects when first used."""
+
+    def __init__(self, dsn: str, tls: str = link.VERIFIED) -> None:
+        self._dsn = dsn
+        self._tls = tls
+        self._connection: psycopg.Connection[Any] | None = None
+        self._membership: Membership | None = None
+        self._sql = replica_queries()
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = link.connect(self._dsn, self._tls)
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        connection = self.connection
+        with link.translated():
+            return connection.execute(self._sql[query], values, binary=True).fetchall()
+
+    # --- who and where ----------------------------------------------------------------------
+
+    @property
+    def membership(self) -> Membership:
+        if self._membership is None:
+            found = self.rows("whoami")
+            if not found:
+                raise LoginRefusedError(
+                    "the replica refused: this login belongs to no organization"
+                )
+            self._membership = Membership(*found[0])
+        return self._membership
+
+    @property
+    def organization(self) -> str:
+        return self.membership.organization_id
+
+    def hello(self, device_id: str, public_key: bytes) -> Standing:
+        """Make this device known, and learn where the replica stands with it."""
+        rows = self.rows("hello", self.organization, device_id, public_key, __version__)
+        standing = Standing(*rows[0])
+        if standing.schema_version < POSTGRES_VERSION:
+            raise ReplicaOutdatedError(
+                f"the replica has schema {standing.schema_version}, "
+                f"this syncd needs {POSTGRES_VERSION}"
+            )
+        return standing
+
+    def keys(self) -> dict[str, bytes]:
+        """The public keys of the organization's devices."""
+        return dict(self.rows("keys", self.organization))
+
+    # --- entries ----------------------------------------------------------------------------
+
+    def push(
+        self, entries: Sequence[Entry], given_up: Sequence[str | None] | None = None
+    ) -> list[Verdict]:
+        """Entries of one device that follow each other; a verdict for each."""
+        first = entries[0]
+        columns = [list(column) for column in zip(*entries, strict=True)]
+        names = {name: columns[number] for number, name in enumerate(Entry._fields)}
+        values = (
+            self.organization, first.device_id, first.device_seq, first.previous,
+            names["entry_id"], names["entity"], names["entity_id"], names["op"], names["bases"],
+            names["hlc"], names["actor"], names["at"], names["key_id"], names["meta"],
+            names["hash"], names["chain"], names["signature"], names["effective_hlc"],
+            names["body"], list(given_up) if given_up else [None] * len(entries),
+        )  # fmt: skip
+        return [Verdict(*row) for row in self.rows("push", *values)]
+
+    def pull(self, device_id: str, after: int, batch: str | None, own_seq: int) -> list[Pulled]:
+        """The next whole batches after a cursor."""
+        values = (self.organization, device_id, after, batch, own_seq, PAGE_ROWS, PAGE_BYTES)
+        return [Pulled(*row) for row in self.rows("pull", *values)]
+
+    def announce(self) -> None:
+        self.rows("announce", self.organization)
+
+    def report(self, device_id: str, pulled: int, pending: int) -> None:
+        self.rows("report", self.organization, device_id, pulled, pending)
+
+    # --- comparing --------------------------------------------------------------------------
+
+    def common(self, batches: Sequence[tuple[int, str]]) -> int:
+        """The greatest of the device's cursors that the replica still agrees with, or 0."""
+        seqs, names = [row[0] for row in batches], [row[1] for row in batches]
+        return int(self.rows("common", self.organization, seqs, names)[0][0] or 0)
+
+    def chains(self, device_id: str, numbers: Iterable[int]) -> dict[int, bytes]:
+        rows = self.rows("chains", self.organization, device_id, list(numbers))
+        return dict(rows)
+
+    def digests(self) -> dict[tuple[str, int], tuple[int, str]]:
+        """By device and thousand: how many entries, and the digest of their chain values."""
+        rows = self.rows("digests", self.organization)
+        return {(device, number): (count, digest) for device, number, count, digest in rows}
+
+    def thousand(self, device_id: str, number: int) -> list[tuple[Any, ...]]:
+        """Number, id, chain value and cloud_seq of the entries behind one digest."""
+        return self.rows("thousand", self.organization, device_id, number)
+
+    def pullers(self, cloud_seq: int) -> list[tuple[Any, ...]]:
+        """Each device, the name of its machine, and whether it has pulled that far."""
+        return self.rows("pullers", cloud_seq, self.organization)
+
+    # --- the member's own machines ------------------------------------------------------------
+
+    def machines(self) -> list[Machine]:
+        """Those of this login's member."""
+        member = self.membership.member
+        return [Machine(*row) for row in self.rows("machines", self.organization, member, member)]
+
+    def add_machine(self, name: str) -> Login:
+        login = credentials(self.connection)
+        self.rows("add_own_machine", self.organization, name, login.role, login.verifier)
+        return login
+
+    def rename_machine(self, login: str, name: str) -> None:
+        self.rows("rename_own_machine", self.organization, login, name)
+
+    def revoke_machine(self, login: str, reason: str) -> None:
+        self.rows("revoke_own_machine", self.organization, login, reason)
+        self.rows("end_own_sessions", self.organization, login)

@@ -1,0 +1,195 @@
+"""The exchange with the replica: heal, push, pull, prove.
+
+Every step is idempotent and ends in a durable state, so that it may be cut off anywhere and simply
+begun again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from syncd import clock
+from syncd.arrival import apply, examine
+from syncd.entry import Entry
+from syncd.errors import DivergedError, ReplicaError, SyncdError
+from syncd.exchange import Exchange
+from syncd.healing import reconcile, roll_back
+from syncd.replica import Pulled, Replica, Standing, Verdict
+from syncd.seal import SigningKey
+
+# Writers on this machine get in between two pages: SQLite has room for one of them at a time.
+_PAUSE_SECONDS = 0.02
+_ROUNDS = 3
+Progress = Callable[[str, int, int], None]
+
+
+class Outcome(NamedTuple):
+    """What one exchange did, and what waits for a decision afterwards."""
+
+    pushed: int
+    pulled: int
+    conflicts: int
+    quarantined: int
+    pending: int
+
+
+def _silent(_what: str, _done: int, _all: int) -> None:
+    return None
+
+
+class Engine:
+    """One device and its replica."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        replica: Replica,
+        key: SigningKey,
+        progress: Progress = _silent,
+    ) -> None:
+        self.exchange = exchange
+        self.replica = replica
+        self._key = key
+        self._progress = progress
+        self.standing: Standing | None = None
+
+    # --- the whole ----------------------------------------------------------------------------
+
+    def sync(self, *, push: bool = True, pull: bool = True) -> Outcome:
+        """One exchange; what happened is kept for `explain` and `status`, also if it failed."""
+        pushed = pulled = 0
+        try:
+            for _ in range(_ROUNDS):
+                try:
+                    self.meet()
+                    pushed += self.push() if push else 0
+                    pulled += self.pull() if pull else 0
+                    break
+                except DivergedError:
+                    continue
+            else:
+                raise DivergedError("both sides remember different histories of this device")
+            self._report()
+        except SyncdError as error:
+            self._note(pushed, pulled, error.message)
+            raise
+        self._note(pushed, pulled, "")
+        conflicts, quarantined = self.exchange.store.row("counts_open") or (0, 0)
+        return Outcome(pushed, pulled, conflicts, quarantined, self.exchange.pending_count()[0])
+
+    def _note(self, pushed: int, pulled: int, error: str) -> None:
+        exchange = self.exchange
+        with exchange.store.transaction():
+            exchange.run("add_attempt", clock.iso(clock.wall_ms()), pushed, pulled, error)
+            exchange.run("trim_attempts")
+
+    def _report(self) -> None:
+        cursor, _ = self.exchange.cursor()
+        self.replica.report(self.exchange.device_id, cursor, self.exchange.pending_count()[0])
+
+    def meet(self) -> Standing:
+        """Introduce this device and heal whatever one side has forgotten."""
+        before = clock.wall_ms()
+        standing = self._hello()
+        skew = (before + clock.wall_ms()) // 2 - standing.now_ms
+        self._belong()
+        with self.exchange.store.transaction():
+            self.exchange.put_state("skew_ms", str(skew))
+        if reconcile(self.exchange, self.replica, standing, self._key):
+            standing = self._hello()
+        self.standing = standing
+        return standing
+
+    def _hello(self) -> Standing:
+        return self.replica.hello(self.exchange.device_id, self._key.public())
+
+    def _belong(self) -> None:
+        """A home belongs to one organization: its entries must not end up in another's."""
+        known, here = self.exchange.state("organization"), self.replica.organization
+        if not known:
+            with self.exchange.store.transaction():
+                self.exchange.put_state("organization", here)
+        elif known != here:
+            raise ReplicaError(
+                "this home belongs to another organization than the login",
+                "Use a home of its own for each organization (SYNCD_HOME).",
+            )
+
+    # --- push ---------------------------------------------------------------------------------
+
+    def push(self) -> int:
+        """Send what the replica has not acknowledged; how many entries it now has."""
+        sent, waiting = 0, self.exchange.pending_count()[0]
+        while entries := self.exchange.pending():
+            signed = self._signed(entries)
+            self.exchange.mark(signed, self._send(signed))
+            sent += len(signed)
+            self._progress("push", sent, max(waiting, sent))
+        if sent:
+            self.replica.announce()
+        return sent
+
+    def _signed(self, entries: list[Entry]) -> list[Entry]:
+        """The last entry of a batch carries the signature for all of them."""
+        last = entries[-1]
+        if last.signature is None:
+            entries[-1] = last._replace(signature=self._key.sign(last.chain))
+        return entries
+
+    def _send(self, entries: Sequence[Entry]) -> list[Verdict]:
+        """A batch that fails as a whole is halved until the entry is found that it fails for."""
+        try:
+            return self.replica.push(entries)
+        except ReplicaError as error:
+            if type(error) is not ReplicaError:
+                raise
+            if len(entries) == 1:
+                bare = [entries[0]._replace(body=b"")]
+                return self.replica.push(bare, [f"it could not be sent: {error.message}"])
+        middle = len(entries) // 2
+        return [*self._send(entries[:middle]), *self._send(entries[middle:])]
+
+    # --- pull ---------------------------------------------------------------------------------
+
+    def pull(self) -> int:
+        """Take in what other devices wrote; how many entries were new here."""
+        exchange, new = self.exchange, 0
+        self._pin()
+        start, _ = exchange.cursor()
+        while page := self._page():
+            keys = exchange.keys()
+            if any(row.device_id not in keys for row in page):
+                self._pin()
+                keys = exchange.keys()
+            new += apply(exchange, examine(page, exchange.heads(), keys))
+            done = page[-1].cloud_seq
+            whole = max(self.standing.cloud_seq if self.standing else 0, done)
+            self._progress("pull", done - start, whole - start)
+            time.sleep(_PAUSE_SECONDS)
+        return new
+
+    def _page(self) -> list[Pulled]:
+        exchange = self.exchange
+        cursor, batch = exchange.cursor()
+        own = exchange.head().device_seq
+        try:
+            page = self.replica.pull(exchange.device_id, cursor, batch, own)
+        except DivergedError:
+            roll_back(exchange, self.replica)
+            cursor, batch = exchange.cursor()
+            page = self.replica.pull(exchange.device_id, cursor, batch, own)
+        numbers = [row.cloud_seq for row in page]
+        if numbers != list(range(cursor + 1, cursor + 1 + len(numbers))):
+            raise ReplicaError(
+                f"the replica left out entries after number {cursor}",
+                "An administrator should check the server; nothing was taken in.",
+            )
+        return page
+
+    def _pin(self) -> None:
+        known = self.exchange.keys()
+        news = {d: key for d, key in self.replica.keys().items() if d not in known}
+        if news:
+            self.exchange.pin(news)

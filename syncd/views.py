@@ -1,0 +1,164 @@
+"""The views: how an entry changes them, and how they follow from all versions of an entity.
+
+A writer's own entry changes one row. What comes from elsewhere may find versions beside it, so
+the whole entity is folded again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import orjson
+
+from syncd import fold
+from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, LINK, TASK, Entry
+from syncd.sql import queries
+
+
+class CheckpointRow(NamedTuple):
+    """A row of the view `checkpoints`, columns in the order of the table."""
+
+    id: str
+    task_id: str
+    agent_id: str
+    agent_type: str
+    iteration: int
+    phase: str
+    status: str
+    reason: str
+    tokens: int
+    parent_id: str
+    final: int
+    seq: int
+    first_seq: int
+    device_id: str
+    task_seq: int
+    hlc: int
+    created_at: str
+
+
+def checkpoint_columns(meta: dict[str, Any]) -> tuple[Any, ...]:
+    """The part of a checkpoint's view row that its header carries, task_id aside."""
+    return (
+        meta["agent"], meta["agent_type"], meta["iteration"], meta["phase"], meta["status"],
+        meta["reason"], meta["tokens"], meta["parent"],
+    )  # fmt: skip
+
+
+def task_columns(meta: dict[str, Any]) -> tuple[Any, ...]:
+    return meta["status"], meta["budget"], meta["retention"]
+
+
+def first_version(entry: Entry, meta: dict[str, Any]) -> tuple[Any, ...]:
+    """The view row of a new checkpoint."""
+    return (
+        entry.entity_id, meta["task_id"], *checkpoint_columns(meta), 0, entry.seq, entry.seq,
+        entry.device_id, meta["task_seq"], entry.effective_hlc, entry.at,
+    )  # fmt: skip
+
+
+def checkpoint_row(rows: list[fold.VersionRow], current: fold.VersionRow) -> tuple[Any, ...]:
+    """The view row of a checkpoint with several versions."""
+    first = fold.first(rows)
+    return (
+        first.entity_id, first.meta["task_id"], *checkpoint_columns(current.meta),
+        current.op == FINALIZE, current.seq, first.seq, first.device_id, first.meta["task_seq"],
+        first.effective_hlc, first.at,
+    )  # fmt: skip
+
+
+class Views:
+    """The views of one database, changed inside the caller's transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._execute = connection.execute
+        self._sql = queries()
+
+    def introduce(self, meta: dict[str, Any], at: str, *, task: bool, agent: bool) -> None:
+        """Make task and agent known where they are new."""
+        if task:
+            self._execute(self._sql["add_task"], (meta["task_id"], at))
+        if agent and (name := meta.get("agent")):
+            self._execute(self._sql["add_participant"], (name, meta["task_id"]))
+
+    def project(self, entry: Entry, meta: dict[str, Any]) -> None:
+        """One more entry of this device, on top of what is current."""
+        execute, sql = self._execute, self._sql
+        if entry.op == CREATE and entry.entity == CHECKPOINT:
+            execute(sql["add_checkpoint"], first_version(entry, meta))
+            return
+        execute(sql["count_task"], (meta["task_id"], meta["task_seq"]))
+        if len(orjson.loads(entry.bases)) > 1 or entry.entity == CHOICE:
+            self.settle(entry.entity, entry.entity_id)
+        elif entry.entity == CHECKPOINT:
+            columns = (*checkpoint_columns(meta), entry.op == FINALIZE, entry.seq)
+            execute(sql["change_checkpoint"], (*columns, entry.entity_id))
+        elif entry.entity == TASK:
+            values = (*task_columns(meta), entry.entry_id, entry.seq, entry.entity_id)
+            execute(sql["describe_task"], values)
+        elif entry.entity == LINK:
+            place = (entry.effective_hlc, entry.entry_id, entry.seq)
+            execute(sql["add_link"], (meta["child"], meta["parent"], *place))
+
+    # --- from all versions ------------------------------------------------------------------
+
+    def settle(self, entity: str, entity_id: str, beside: Iterable[int] = ()) -> None:
+        """Fold one entity again. `beside` are places in the log that no index leads to yet."""
+        rows = self._versions(entity, entity_id, beside)
+        if not rows:
+            return
+        current = fold.current(rows)
+        self._execute(self._sql["drop_version_conflicts"], (entity_id, entity))
+        self._note(fold.version_conflicts(rows))
+        if entity == CHECKPOINT:
+            self._execute(self._sql["put_checkpoint"], checkpoint_row(rows, current))
+        elif entity == TASK:
+            values = (*task_columns(current.meta), current.entry_id, current.seq, entity_id)
+            self._execute(self._sql["describe_task"], values)
+        elif entity == LINK:
+            ends = (current.meta["child"], current.meta["parent"])
+            place = (current.effective_hlc, current.entry_id, current.seq)
+            self._execute(self._sql["add_link"], (*ends, *place))
+        elif entity == CHOICE:
+            self.settle_forks(current.meta["task_id"], [current.meta["fork"]])
+
+    def _versions(
+        self, entity: str, entity_id: str, beside: Iterable[int]
+    ) -> list[fold.VersionRow]:
+        found = self._execute(self._sql["versions_of"], (entity_id, entity)).fetchall()
+        for seq in beside:
+            found += self._execute(self._sql["version_at"], (seq,)).fetchall()
+        return [fold.opened(row) for row in sorted(set(found))]
+
+    def settle_forks(self, task_id: str, parents: Iterable[str]) -> None:
+        """Branches under some parents of a task, as far as the replica has them."""
+        wanted = {parent for parent in parents if parent}
+        since = [self._execute(self._sql["hlc_of"], (parent,)).fetchone() for parent in wanted]
+        # A child is later than its parent, unless a clock was wrong or the parent is unknown.
+        start = min((row[0] if row else 0 for row in since), default=0) if all(since) else 0
+        rows = self._execute(self._sql["branches"], (task_id, start)).fetchall()
+        for parent, group in groupby(rows, key=lambda row: row[0]):
+            if parent in wanted:
+                self._settle_fork(parent, [fold.Branch(*row[1:]) for row in group])
+
+    def _settle_fork(self, parent: str, branches: list[fold.Branch]) -> None:
+        if len({branch.device_id for branch in branches}) < 2:
+            return
+        for branch in branches:
+            self._execute(self._sql["drop_fork"], (branch.id,))
+        found = (self._choice(branch.id) for branch in branches)
+        choices = {branch.id: how for branch, how in zip(branches, found, strict=True) if how}
+        self._note(fold.fork_conflicts(parent, branches, choices))
+
+    def _choice(self, checkpoint_id: str) -> str:
+        rows = self._versions(CHOICE, checkpoint_id, ())
+        if not rows:
+            return ""
+        return str(max(rows, key=lambda r: (r.effective_hlc, r.entry_id)).meta["resolution"])
+
+    def _note(self, conflicts: Iterable[fold.Conflict]) -> None:
+        for conflict in conflicts:
+            self._execute(self._sql["put_conflict"], conflict)
