@@ -23,15 +23,16 @@ GRANT SELECT ON syncd.schema_migrations TO syncd_auditor, syncd_admin;
 CREATE FUNCTION syncd.clock() RETURNS timestamptz
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS 'SELECT clock_timestamp()';
 
--- The organizations of whoever logged in. Always called in a sub-select, else it runs per row.
-CREATE FUNCTION syncd.my_orgs() RETURNS uuid[]
+-- The organization of whoever logged in: a login belongs to one. Always called in a sub-select,
+-- else it runs per row.
+CREATE FUNCTION syncd.my_org() RETURNS uuid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT coalesce(array_agg(substr(g.rolname, 11)::uuid), '{}')
+  SELECT CASE count(DISTINCT g.rolname) WHEN 1 THEN substr(min(g.rolname), 11)::uuid END
   FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
   WHERE m.member = (SELECT oid FROM pg_roles WHERE rolname = session_user)
     AND g.rolname ~ '^syncd_org_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
 $$;
-GRANT EXECUTE ON FUNCTION syncd.my_orgs() TO syncd_auditor, syncd_admin;
+GRANT EXECUTE ON FUNCTION syncd.my_org() TO syncd_auditor, syncd_admin;
 
 -- --- tables -----------------------------------------------------------------------------------
 
@@ -66,12 +67,14 @@ CREATE TABLE syncd.logins (
   organization_id uuid        NOT NULL,
   login           text        NOT NULL,
   member_id       uuid        NOT NULL,
-  name            text        NOT NULL,
+  name            text        NOT NULL CHECK (name <> '' AND octet_length(name) <= 1024),
   added_at        timestamptz NOT NULL,
   revoked_at      timestamptz,
   reason          text,
   PRIMARY KEY (organization_id, login)
 );
+CREATE UNIQUE INDEX logins_by_name ON syncd.logins (organization_id, member_id, name)
+  WHERE revoked_at IS NULL;
 
 -- Devices as the log knows them: a machine has one, and another for each time it was cloned.
 CREATE TABLE syncd.devices (
@@ -119,7 +122,7 @@ CREATE UNIQUE INDEX log_by_device ON syncd.log (organization_id, device_id, devi
 CREATE UNIQUE INDEX log_by_entry ON syncd.log (organization_id, entry_id) WHERE refused IS NULL;
 -- A generated checkpoint's first entry carries the checkpoint's id: log_by_entry finds that one.
 CREATE INDEX log_by_entity ON syncd.log (organization_id, entity, entity_id)
-  WHERE entity_id <> entry_id::text;
+  WHERE entity_id <> entry_id::text AND refused IS NULL;
 
 CREATE TABLE syncd.tasks (
   organization_id uuid        NOT NULL,
@@ -179,20 +182,31 @@ CREATE INDEX conflicts_by_entity ON syncd.conflicts (organization_id, entity, en
 
 -- --- who may see what -------------------------------------------------------------------------
 
+-- What a member asks with EXPLAIN must not tell of others either:
+-- * PostgreSQL evaluates cheap conditions first, the member's own among them, and tells how often.
+--   An ANY over one element is cheaper than any comparison, so that the policy comes first.
+-- * Estimates come from samples of all rows: only columns that say nothing are sampled.
+-- The policy for members names no role: whoever has a role can drop what was made for it.
 DO $$
 DECLARE
   relation text;
+  sampled text;
 BEGIN
   FOREACH relation IN ARRAY ARRAY['organizations', 'members', 'logins', 'devices', 'log', 'tasks',
                                   'checkpoints', 'conflicts'] LOOP
     EXECUTE format('ALTER TABLE syncd.%I ENABLE ROW LEVEL SECURITY', relation);
     EXECUTE format('ALTER TABLE syncd.%I FORCE ROW LEVEL SECURITY', relation);
-    EXECUTE format('CREATE POLICY own ON syncd.%I FOR SELECT TO syncd_auditor
-                    USING (organization_id = ANY ((SELECT syncd.my_orgs())::uuid[]))', relation);
+    EXECUTE format('CREATE POLICY own ON syncd.%I FOR SELECT
+                    USING (organization_id = ANY (ARRAY[(SELECT syncd.my_org())]))', relation);
     EXECUTE format('CREATE POLICY functions ON syncd.%I TO syncd_owner USING (true)', relation);
     EXECUTE format('CREATE POLICY administration ON syncd.%I TO syncd_admin USING (true)',
                    relation);
     EXECUTE format('GRANT SELECT ON syncd.%I TO syncd_auditor, syncd_admin', relation);
+    FOR sampled IN SELECT attname FROM pg_attribute
+        WHERE attrelid = format('syncd.%I', relation)::regclass AND attnum > 0
+          AND attname NOT IN ('organization_id', 'cloud_seq', 'device_id', 'device_seq') LOOP
+      EXECUTE format('ALTER TABLE syncd.%I ALTER %I SET STATISTICS 0', relation, sampled);
+    END LOOP;
   END LOOP;
 END $$;
 GRANT INSERT, UPDATE ON syncd.organizations, syncd.members, syncd.logins TO syncd_admin;
@@ -209,7 +223,7 @@ BEGIN
   SELECT l.revoked_at, l.reason, m.kind, m.removed_at INTO mine
   FROM syncd.logins l JOIN syncd.members m USING (organization_id, member_id)
   WHERE l.organization_id = organization AND l.login = session_user
-    AND organization = ANY (syncd.my_orgs());
+    AND organization = syncd.my_org();
   IF NOT FOUND THEN
     RAISE EXCEPTION 'this login does not belong to that organization' USING ERRCODE = 'SY001';
   END IF;
@@ -240,11 +254,12 @@ END $$;
 
 -- --- pure functions ---------------------------------------------------------------------------
 
--- The header as it was chained: a JSON array of texts.
+-- The header as it was chained: a JSON array of texts. STABLE as its parts are, else it would not
+-- be inlined.
 CREATE FUNCTION syncd.header(entry_id uuid, device_id uuid, device_seq bigint, entity text,
   entity_id text, op text, bases text, hlc bigint, actor text, at text, key_id text, meta text)
 RETURNS bytea
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql STABLE AS $$
   SELECT pg_catalog.convert_to(pg_catalog.concat(
     '["', entry_id, '","', device_id, '","', device_seq, '",', pg_catalog.to_json(entity), ',',
     pg_catalog.to_json(entity_id), ',', pg_catalog.to_json(op), ',', pg_catalog.to_json(bases),
@@ -265,6 +280,39 @@ LANGUAGE sql IMMUTABLE AS $$
   END
 $$;
 
+-- What keeps an entry out of the views, or NULL. Asked of every entry, because each may become the
+-- current one when another arrives; by then nobody could refuse it. Ids go into indexes, which
+-- hold less than 2,700 bytes.
+CREATE FUNCTION syncd.flaw(entity text, id text, op text, bases text, meta jsonb, taken boolean)
+RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE
+    WHEN pg_catalog.jsonb_typeof(meta -> 'task_id') IS DISTINCT FROM 'string' THEN
+      'its meta names no task'
+    WHEN greatest(pg_catalog.octet_length(id), pg_catalog.octet_length(meta ->> 'task_id'),
+                  pg_catalog.octet_length(meta ->> 'agent')) > 2048
+        OR greatest(pg_catalog.octet_length(entity), pg_catalog.octet_length(op)) > 100 THEN
+      'one of its ids is too long'
+    -- What the views have taken already is complete: their columns are NOT NULL.
+    WHEN entity = 'checkpoint' AND NOT taken AND (
+        ROW(meta ->> 'agent', meta ->> 'agent_type', meta ->> 'phase', meta ->> 'status',
+            meta ->> 'reason', meta ->> 'parent', (meta ->> 'iteration')::bigint,
+            (meta ->> 'tokens')::bigint) IS NOT NULL) IS NOT TRUE THEN
+      'its meta is incomplete'
+    WHEN bases <> '[]' AND pg_catalog.jsonb_array_length(bases::jsonb) > 1000 THEN
+      'it names more than 1000 bases'
+    -- Fails if it is no number.
+    WHEN entity = 'task' AND (meta ->> 'budget')::bigint IS NULL THEN NULL
+  END
+$$;
+
+-- A parent that no checkpoint can have as its id is none.
+CREATE FUNCTION syncd.parent(meta jsonb) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE WHEN pg_catalog.octet_length(meta ->> 'parent') > 2048 THEN ''
+              ELSE meta ->> 'parent' END
+$$;
+
 CREATE FUNCTION syncd.at_hlc(hlc bigint) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE AS $$
   SELECT pg_catalog.to_timestamp((hlc >> 16) / 1000.0)
@@ -283,7 +331,8 @@ $$;
 -- All versions of some entities. The first entry of a generated checkpoint is found by its id.
 CREATE FUNCTION syncd.versions(organization uuid, entities text[], ids text[])
 RETURNS SETOF syncd.log
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
   SELECT l.* FROM unnest(entities, ids) AS t(entity, id)
   JOIN syncd.log l ON l.organization_id = organization AND l.entity = t.entity
     AND l.entity_id = t.id AND l.entity_id <> l.entry_id::text AND l.refused IS NULL
@@ -301,7 +350,8 @@ CREATE FUNCTION syncd.ranked(organization uuid, entities text[], ids text[])
 RETURNS TABLE (entity text, entity_id text, entry_id uuid, bases text[], final boolean,
                effective_hlc bigint, device_id uuid, hash text, at text, cloud_seq bigint,
                resolution text, place bigint)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
   WITH v AS MATERIALIZED (
     SELECT v.entity, v.entity_id, v.entry_id,
       ARRAY(SELECT jsonb_array_elements_text(v.bases::jsonb)) AS bases, v.op = 'finalize' AS final,
@@ -323,7 +373,8 @@ $$;
 CREATE FUNCTION syncd.version_conflicts(organization uuid, entities text[], ids text[])
 RETURNS TABLE (id uuid, kind text, entity text, entity_id text, bases text, winner uuid,
                loser uuid, detected_at text, state text)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
   WITH v AS MATERIALIZED (SELECT * FROM syncd.ranked(organization, entities, ids)),
   weighed AS (
     SELECT r.entry_id AS by_entry, r.effective_hlc AS by_hlc, r.resolution AS how, b.*,
@@ -352,7 +403,8 @@ $$;
 
 -- Bring the views of some entities in line with the log.
 CREATE FUNCTION syncd.settle(organization uuid, entities text[], ids text[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 BEGIN
   DELETE FROM syncd.conflicts c USING unnest(entities, ids) AS t(entity, id)
   WHERE c.organization_id = organization AND c.kind = 'version' AND c.entity = t.entity
@@ -364,7 +416,7 @@ BEGIN
   SELECT DISTINCT ON (r.entity_id) organization, r.entity_id, coalesce(f.meta, w.meta) ->> 'task_id',
     w.meta ->> 'agent', w.meta ->> 'agent_type', (w.meta ->> 'iteration')::bigint,
     w.meta ->> 'phase', w.meta ->> 'status', w.meta ->> 'reason', (w.meta ->> 'tokens')::bigint,
-    w.meta ->> 'parent', r.final, r.hash, r.entry_id, r.cloud_seq, coalesce(f.device_id, r.device_id),
+    syncd.parent(w.meta), r.final, r.hash, r.entry_id, r.cloud_seq, coalesce(f.device_id, r.device_id),
     coalesce(f.effective_hlc, r.effective_hlc),
     syncd.at_hlc(coalesce(f.effective_hlc, r.effective_hlc)), syncd.derived(w.body, w.key_id)
   FROM syncd.ranked(organization, entities, ids) r
@@ -396,23 +448,38 @@ BEGIN
     AND t.organization_id = organization AND t.id = r.entity_id;
 END $$;
 
+CREATE FUNCTION syncd.parents(organization uuid, ids text[]) RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
+  SELECT array_agg(DISTINCT c.parent_id) FROM syncd.checkpoints c
+  WHERE c.organization_id = organization AND c.id = ANY (ids)
+$$;
+
 -- Branches: checkpoints of one task with the same parent from different devices. The newest goes
 -- on; each other is a conflict until somebody has chosen.
-CREATE FUNCTION syncd.settle_forks(organization uuid, parents text[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- `parents` have new children; `changed` are checkpoints that were there before, `moved` their
+-- parents before and now.
+CREATE FUNCTION syncd.settle_forks(organization uuid, parents text[], changed text[],
+                                   moved text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
   forked text[];
 BEGIN
   SELECT array_agg(DISTINCT f.parent_id) INTO forked FROM (
     SELECT c.parent_id FROM syncd.checkpoints c
-    WHERE c.organization_id = organization AND c.parent_id = ANY (parents) AND c.parent_id <> ''
+    WHERE c.organization_id = organization AND c.parent_id = ANY (parents || moved)
+      AND c.parent_id <> ''
     GROUP BY c.task_id, c.parent_id HAVING min(c.device_id::text) <> max(c.device_id::text)) f;
-  IF forked IS NULL THEN
+  IF forked IS NULL AND changed IS NULL THEN
     RETURN;
   END IF;
-  DELETE FROM syncd.conflicts c USING syncd.checkpoints k
+  DELETE FROM syncd.conflicts c
   WHERE c.organization_id = organization AND c.kind = 'fork' AND c.entity = 'checkpoint'
-    AND c.entity_id = k.id AND k.organization_id = organization AND k.parent_id = ANY (forked);
+    AND c.entity_id = ANY (changed || ARRAY(
+      SELECT k.id FROM syncd.checkpoints k
+      WHERE k.organization_id = organization AND k.parent_id = ANY (forked || moved)
+        AND k.parent_id <> ''));
   INSERT INTO syncd.conflicts
   SELECT organization, syncd.conflict_id('fork', k.first_entry), 'fork', 'checkpoint', k.id,
     to_json(ARRAY[k.parent_id])::text, k.winner, k.first_entry,
@@ -449,17 +516,18 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   FROM syncd.logins l
   JOIN syncd.organizations o USING (organization_id)
   JOIN syncd.members m USING (organization_id, member_id)
-  WHERE l.login = session_user AND l.organization_id = ANY ((SELECT syncd.my_orgs())::uuid[])
+  WHERE l.login = session_user AND l.organization_id = (SELECT syncd.my_org())
 $$;
 
 -- Where the replica stands with a device; a device unknown so far becomes this login's.
 CREATE FUNCTION syncd.hello(organization uuid, device uuid, key bytea, client text)
 RETURNS TABLE (schema_version integer, now_ms bigint, device_seq bigint, chain bytea,
                public_key bytea, cloud_seq bigint, recovery_open boolean, channel text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 BEGIN
   PERFORM syncd.require(organization, false);
-  IF octet_length(key) <> 32 THEN
+  IF octet_length(key) IS DISTINCT FROM 32 THEN
     RAISE EXCEPTION 'a public key has 32 bytes' USING ERRCODE = 'SY004';
   END IF;
   INSERT INTO syncd.devices AS d (organization_id, device_id, login, public_key, chain, first_seen,
@@ -491,22 +559,12 @@ BEGIN
              WITH ORDINALITY AS i(entry_id, entity, id, op, bases, meta, key_id, body, n) LOOP
     reason := NULL;
     BEGIN
-      IF jsonb_typeof(i.meta::jsonb -> 'task_id') IS DISTINCT FROM 'string' THEN
-        reason := 'its meta names no task';
-      ELSIF i.entity = 'checkpoint' AND (
-          ROW(i.meta::jsonb ->> 'agent', i.meta::jsonb ->> 'agent_type', i.meta::jsonb ->> 'phase',
-              i.meta::jsonb ->> 'status', i.meta::jsonb ->> 'reason', i.meta::jsonb ->> 'parent',
-              (i.meta::jsonb ->> 'iteration')::bigint, (i.meta::jsonb ->> 'tokens')::bigint)
-          IS NOT NULL) IS NOT TRUE THEN
-        reason := 'its meta is incomplete';
-      ELSIF (SELECT count(*) FROM jsonb_array_elements_text(i.bases::jsonb)) > 1000 THEN
-        reason := 'it names more than 1000 bases';
-      ELSIF EXISTS (SELECT FROM syncd.log l WHERE l.organization_id = organization
+      reason := syncd.flaw(i.entity, i.id, i.op, i.bases, i.meta::jsonb, false);
+      PERFORM syncd.derived(i.body, i.key_id);
+      IF reason IS NULL AND (EXISTS (SELECT FROM syncd.log l WHERE l.organization_id = organization
                     AND l.entry_id = i.entry_id AND l.refused IS NULL)
-         OR i.entry_id = ANY (entry_ids[:i.n - 1]) THEN
+         OR i.entry_id = ANY (entry_ids[:i.n - 1])) THEN
         reason := 'its id is in use by another entry';
-      ELSE
-        PERFORM syncd.derived(i.body, i.key_id), (i.meta::jsonb ->> 'budget')::bigint;
       END IF;
     EXCEPTION WHEN data_exception OR program_limit_exceeded THEN
       reason := 'PostgreSQL cannot hold it: ' || SQLERRM;
@@ -524,12 +582,14 @@ CREATE FUNCTION syncd.push(organization uuid, device uuid, first_seq bigint, pre
   signatures bytea[], effective bigint[], bodies bytea[], given_up text[])
 RETURNS TABLE (device_seq bigint, verdict text, cloud_seq bigint, batch uuid,
                effective_hlc bigint, reason text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
   size integer := cardinality(entry_ids);
   last_seq bigint;
   body_max integer;
   last_known bytea;
+  known bigint[];
   refusals text[];
   stamp uuid := gen_random_uuid();
   latest bigint := floor(extract(epoch FROM syncd.clock()) * 1000)::bigint + 300000 << 16;
@@ -539,17 +599,17 @@ BEGIN
   IF size IS NULL OR size NOT BETWEEN 1 AND 1000 OR first_seq < 1 THEN
     RAISE EXCEPTION 'a batch has 1 to 1000 entries' USING ERRCODE = 'SY004';
   END IF;
-  IF (SELECT count(*) FROM unnest(ARRAY[cardinality(entities), cardinality(ids),
-        cardinality(ops), cardinality(bases), cardinality(hlcs), cardinality(actors),
-        cardinality(ats), cardinality(key_ids), cardinality(metas), cardinality(hashes),
-        cardinality(chains), cardinality(signatures), cardinality(effective),
-        cardinality(bodies), cardinality(given_up)]) AS c(n) WHERE n = size) <> 15 THEN
+  IF (SELECT count(*) FROM unnest(ARRAY[array_dims(entry_ids), array_dims(entities),
+        array_dims(ids), array_dims(ops), array_dims(bases), array_dims(hlcs), array_dims(actors),
+        array_dims(ats), array_dims(key_ids), array_dims(metas), array_dims(hashes),
+        array_dims(chains), array_dims(signatures), array_dims(effective), array_dims(bodies),
+        array_dims(given_up)]) AS c(dims) WHERE dims = format('[1:%s]', size)) <> 16 THEN
     RAISE EXCEPTION 'the columns of a batch have the same length' USING ERRCODE = 'SY004';
   END IF;
-  IF (SELECT sum(octet_length(b)) FROM unnest(bodies) AS b) > 32000000
-      OR (SELECT max(octet_length(m)) FROM unnest(metas || ids || bases || actors) AS m) > 65536
-  THEN
-    RAISE EXCEPTION 'a batch has at most 32 MB, a header field 64 KB' USING ERRCODE = 'SY004';
+  IF (SELECT sum(octet_length(b)) FROM unnest(bodies) AS b)
+      + (SELECT sum(octet_length(t)) FROM unnest(entities || ids || ops || bases || actors || ats
+           || key_ids || metas || hashes) AS t) > 32000000 THEN
+    RAISE EXCEPTION 'a batch has at most 32 MB' USING ERRCODE = 'SY004';
   END IF;
 
   -- From here to the commit, nobody else numbers entries of this organization.
@@ -558,33 +618,42 @@ BEGIN
   last_known := CASE WHEN first_seq = 1 THEN decode(repeat('00', 32), 'hex') ELSE (
     SELECT l.chain FROM syncd.log l WHERE l.organization_id = organization
     AND l.device_id = device AND l.device_seq = first_seq - 1) END;
-  IF previous IS DISTINCT FROM last_known
-     OR EXISTS (SELECT FROM unnest(chains) WITH ORDINALITY AS i(chain, n)
-                JOIN syncd.log l ON l.organization_id = organization AND l.device_id = device
-                  AND l.device_seq = first_seq + i.n - 1 AND l.chain <> i.chain) THEN
+  known := ARRAY(SELECT l.device_seq - first_seq + 1 FROM syncd.log l
+                 WHERE l.organization_id = organization AND l.device_id = device
+                   AND l.device_seq BETWEEN first_seq AND first_seq + size - 1);
+  IF previous IS NULL OR previous IS DISTINCT FROM last_known
+     OR EXISTS (SELECT FROM syncd.log l WHERE l.organization_id = organization
+                AND l.device_id = device AND l.chain <> chains[l.device_seq - first_seq + 1]
+                AND l.device_seq BETWEEN first_seq AND first_seq + size - 1) THEN
     RAISE EXCEPTION 'these entries do not continue what is known of this device'
       USING ERRCODE = 'SY003';
   END IF;
 
   SELECT array_agg(CASE
     WHEN i.given_up IS NOT NULL THEN left(i.given_up, 1000)
+    WHEN i.body IS NULL THEN 'it has no body'
     WHEN octet_length(i.body) > body_max THEN
       format('its body has %s bytes, at most %s are allowed', octet_length(i.body), body_max)
+    WHEN greatest(octet_length(i.meta), octet_length(i.bases), octet_length(i.actor),
+                  octet_length(i.hash), octet_length(i.at), octet_length(i.key_id)) > 65536 THEN
+      'its header has a field of more than 65536 bytes'
     WHEN octet_length(i.chain) <> 32 OR i.chain <> sha256(i.previous || syncd.header(i.entry_id,
         device, first_seq + i.n - 1, i.entity, i.id, i.op, i.bases, i.hlc, i.actor, i.at,
         i.key_id, i.meta) || convert_to(i.hash, 'UTF8')) THEN
       'its header does not match its chain value'
     WHEN i.key_id = '' AND i.hash <> encode(sha256(i.body), 'hex') THEN
       'its body does not match its hash'
-    END ORDER BY i.n) INTO refusals
+    END) INTO refusals
   FROM (
-    SELECT u.*, coalesce(lag(u.chain) OVER (ORDER BY u.n), push.previous) AS previous
-    FROM unnest(entry_ids, entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes,
-                chains, bodies, given_up) WITH ORDINALITY
-      AS u(entry_id, entity, id, op, bases, hlc, actor, at, key_id, meta, hash, chain, body,
-           given_up, n)) AS i;
+    -- Unnested in the select list: in FROM, each array would be copied first.
+    SELECT generate_series(1, size) AS n, unnest(entry_ids) AS entry_id,
+      unnest(entities) AS entity, unnest(ids) AS id, unnest(ops) AS op, unnest(push.bases) AS bases,
+      unnest(hlcs) AS hlc, unnest(actors) AS actor, unnest(ats) AS at, unnest(key_ids) AS key_id,
+      unnest(metas) AS meta, unnest(hashes) AS hash, unnest(chains) AS chain,
+      unnest(push.previous || chains[:size - 1]) AS previous, unnest(bodies) AS body,
+      unnest(push.given_up) AS given_up) AS i;
   BEGIN
-    last_seq := syncd.store(organization, device, first_seq, stamp, last_seq, latest, entry_ids,
+    last_seq := syncd.store(organization, device, first_seq, known, stamp, last_seq, latest, entry_ids,
       entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
       effective, bodies, refusals);
   EXCEPTION WHEN data_exception OR unique_violation OR not_null_violation
@@ -592,7 +661,7 @@ BEGIN
     SELECT array_agg(coalesce(i.known, i.defect) ORDER BY i.n) INTO refusals
     FROM unnest(refusals, syncd.defects(organization, entry_ids, entities, ids, ops, bases, metas,
                                         key_ids, bodies)) WITH ORDINALITY AS i(known, defect, n);
-    last_seq := syncd.store(organization, device, first_seq, stamp, last_seq, latest, entry_ids,
+    last_seq := syncd.store(organization, device, first_seq, known, stamp, last_seq, latest, entry_ids,
       entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
       effective, bodies, refusals);
   END;
@@ -615,69 +684,84 @@ BEGIN
 END $$;
 
 -- Write what is new of a checked batch to the log and the views; returns the last number used.
-CREATE FUNCTION syncd.store(organization uuid, device uuid, first_seq bigint, stamp uuid,
-  last_seq bigint, latest bigint, entry_ids uuid[], entities text[], ids text[], ops text[],
+CREATE FUNCTION syncd.store(organization uuid, device uuid, first_seq bigint, known bigint[],
+  stamp uuid, last_seq bigint, latest bigint, entry_ids uuid[], entities text[], ids text[], ops text[],
   bases text[], hlcs bigint[], actors text[], ats text[], key_ids text[], metas text[],
   hashes text[], chains bytea[], signatures bytea[], effective bigint[], bodies bytea[],
   refusals text[]) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
+  size integer := cardinality(entry_ids);
+  received timestamptz := syncd.clock();
   written bigint;
+  flawed bigint;
   parents text[];
+  moved text[];
   touched_entities text[];
   touched_ids text[];
 BEGIN
+  INSERT INTO syncd.log
+  SELECT organization, last_seq + i.n - (SELECT count(*) FROM unnest(known) AS k WHERE k < i.n),
+    stamp, i.entry_id, device, first_seq + i.n - 1, i.entity, i.id, i.op, i.bases, i.hlc, i.actor,
+    i.at, i.key_id, i.meta, i.hash, i.chain, i.signature, least(i.hlc, i.claimed, latest),
+    received, i.refused, CASE WHEN i.refused IS NULL THEN i.body END
+  FROM (
+    SELECT generate_series(1, size) AS n, unnest(entry_ids) AS entry_id,
+      unnest(entities) AS entity, unnest(ids) AS id, unnest(ops) AS op, unnest(store.bases) AS bases,
+      unnest(hlcs) AS hlc, unnest(actors) AS actor, unnest(ats) AS at, unnest(key_ids) AS key_id,
+      unnest(metas) AS meta, unnest(hashes) AS hash, unnest(chains) AS chain,
+      unnest(signatures) AS signature, unnest(effective) AS claimed, unnest(bodies) AS body,
+      unnest(refusals) AS refused) AS i
+  WHERE i.n <> ALL (known);
+  GET DIAGNOSTICS written = ROW_COUNT;
+
   WITH incoming AS MATERIALIZED (
-    SELECT i.*, i.meta_text::jsonb AS meta, least(i.hlc, i.claimed, latest) AS effective_hlc,
-      last_seq + row_number() OVER (ORDER BY i.n) AS cloud_seq
+    SELECT i.*, i.meta_text::jsonb AS meta, least(i.hlc, i.claimed, latest) AS effective_hlc
     FROM (
-      SELECT u.*, CASE WHEN u.refused IS NULL THEN u.meta END AS meta_text
-      FROM unnest(entry_ids, entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes,
-                  chains, signatures, effective, bodies, refusals) WITH ORDINALITY
-        AS u(entry_id, entity, id, op, bases, hlc, actor, at, key_id, meta, hash, chain,
-             signature, claimed, body, refused, n)) AS i(entry_id, entity, id, op, bases, hlc,
-             actor, at, key_id, header_meta, hash, chain, signature, claimed, body, refused, n,
-             meta_text)
-    WHERE NOT EXISTS (SELECT FROM syncd.log l WHERE l.organization_id = organization
-                      AND l.device_id = device AND l.device_seq = first_seq + i.n - 1)
-  ), logged AS (
-    INSERT INTO syncd.log
-    SELECT organization, i.cloud_seq, stamp, i.entry_id, device, first_seq + i.n - 1, i.entity,
-      i.id, i.op, i.bases, i.hlc, i.actor, i.at, i.key_id, i.header_meta, i.hash, i.chain,
-      i.signature, i.effective_hlc, syncd.clock(), i.refused,
-      CASE WHEN i.refused IS NULL THEN i.body END
-    FROM incoming i
+      SELECT generate_series(1, size) AS n, unnest(entry_ids) AS entry_id,
+        unnest(entities) AS entity, unnest(ids) AS id, unnest(ops) AS op,
+        unnest(store.bases) AS bases, unnest(hlcs) AS hlc, unnest(key_ids) AS key_id,
+        unnest(metas) AS meta_text, unnest(hashes) AS hash, unnest(effective) AS claimed,
+        unnest(bodies) AS body, unnest(refusals) AS refused) AS i
+    WHERE i.refused IS NULL AND i.n <> ALL (known)
   ), met AS (
     INSERT INTO syncd.tasks AS t (organization_id, id, created_at)
-    SELECT organization, i.meta ->> 'task_id', min(syncd.at_hlc(i.effective_hlc))
-    FROM incoming i WHERE i.refused IS NULL GROUP BY 2
+    SELECT organization, i.meta ->> 'task_id', syncd.at_hlc(min(i.effective_hlc))
+    FROM incoming i GROUP BY 2
     ON CONFLICT (organization_id, id) DO UPDATE SET created_at = excluded.created_at
       WHERE excluded.created_at < t.created_at
   ), created AS (
     INSERT INTO syncd.checkpoints
     SELECT organization, i.id, i.meta ->> 'task_id', i.meta ->> 'agent', i.meta ->> 'agent_type',
       (i.meta ->> 'iteration')::bigint, i.meta ->> 'phase', i.meta ->> 'status',
-      i.meta ->> 'reason', (i.meta ->> 'tokens')::bigint, i.meta ->> 'parent', false, i.hash,
-      i.entry_id, i.cloud_seq, device, i.effective_hlc, syncd.at_hlc(i.effective_hlc),
-      syncd.derived(i.body, i.key_id)
+      i.meta ->> 'reason', (i.meta ->> 'tokens')::bigint, syncd.parent(i.meta), false, i.hash,
+      i.entry_id, last_seq + i.n - (SELECT count(*) FROM unnest(known) AS k WHERE k < i.n), device,
+      i.effective_hlc, syncd.at_hlc(i.effective_hlc), syncd.derived(i.body, i.key_id)
     FROM incoming i
-    WHERE i.refused IS NULL AND i.entity = 'checkpoint' AND i.op = 'create'
+    WHERE i.entity = 'checkpoint' AND i.op = 'create'
     ON CONFLICT DO NOTHING RETURNING entry_id
   ), touched AS (
-    SELECT DISTINCT i.entity, i.id FROM incoming i
-    WHERE i.refused IS NULL AND i.entry_id NOT IN (SELECT entry_id FROM created)
+    SELECT DISTINCT i.entity, i.id, syncd.derived(i.body, i.key_id) IS NULL AS sealed
+    FROM incoming i WHERE i.entry_id NOT IN (SELECT entry_id FROM created)
   )
-  SELECT coalesce(max(i.cloud_seq), last_seq),
-    array_agg(DISTINCT CASE i.entity WHEN 'checkpoint' THEN i.meta ->> 'parent'
+  SELECT count(syncd.flaw(i.entity, i.id, i.op, i.bases, i.meta, i.op = 'create')),
+    array_agg(DISTINCT CASE i.entity WHEN 'checkpoint' THEN syncd.parent(i.meta)
                                      WHEN 'choice' THEN i.meta ->> 'fork' END),
     (SELECT array_agg(t.entity) FROM touched t), (SELECT array_agg(t.id) FROM touched t)
-  INTO written, parents, touched_entities, touched_ids
+  INTO flawed, parents, touched_entities, touched_ids
   FROM incoming i;
-  IF touched_ids IS NOT NULL THEN
-    PERFORM syncd.settle(organization, touched_entities, touched_ids);
+  IF flawed > 0 THEN
+    RAISE EXCEPTION 'an entry has a flaw' USING ERRCODE = 'data_exception';
   END IF;
-  PERFORM syncd.settle_forks(organization, parents);
-  RETURN written;
+  IF touched_ids IS NOT NULL THEN
+    -- Another version may have another parent: the branches of both are looked at.
+    moved := syncd.parents(organization, touched_ids);
+    PERFORM syncd.settle(organization, touched_entities, touched_ids);
+    moved := moved || syncd.parents(organization, touched_ids);
+  END IF;
+  PERFORM syncd.settle_forks(organization, parents, touched_ids, moved);
+  RETURN last_seq + written;
 END $$;
 
 -- What the log has after a number: whole batches, so that each device's last entry is signed.
@@ -689,7 +773,8 @@ RETURNS TABLE (cloud_seq bigint, batch uuid, entry_id uuid, device_id uuid, devi
   entity text, entity_id text, op text, bases text, hlc bigint, actor text, at text, key_id text,
   meta text, hash text, chain bytea, signature bytea, effective_hlc bigint, refused text,
   body bytea)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
   until bigint;
 BEGIN
@@ -723,7 +808,8 @@ END $$;
 
 -- The greatest of some numbers at which the log has the batch that the device remembers.
 CREATE FUNCTION syncd.common(organization uuid, seqs bigint[], batches uuid[]) RETURNS bigint
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 BEGIN
   PERFORM syncd.require(organization, false);
   RETURN (SELECT max(l.cloud_seq) FROM unnest(seqs, batches) AS m(seq, batch)
@@ -734,7 +820,8 @@ END $$;
 -- Chain values of a device at some of its numbers, to find where two histories part.
 CREATE FUNCTION syncd.chains(organization uuid, device uuid, numbers bigint[])
 RETURNS TABLE (device_seq bigint, chain bytea)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 BEGIN
   PERFORM syncd.require(organization, false);
   RETURN QUERY SELECT l.device_seq, l.chain FROM unnest(numbers) AS m(n)
@@ -879,13 +966,21 @@ BEGIN
   END IF;
 END $$;
 
+-- NULL is neither.
+CREATE FUNCTION syncd.require_credentials(login text, verifier text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF (login ~ '^syncd_login_[0-9a-f]{32}$' AND verifier ~ '^SCRAM-SHA-256[$][0-9]+:[^'']+$')
+      IS NOT TRUE THEN
+    RAISE EXCEPTION 'not a login name and a SCRAM verifier' USING ERRCODE = 'SY004';
+  END IF;
+END $$;
+
 -- A role for a machine. The password comes as a SCRAM verifier, so the server never sees it.
 CREATE FUNCTION syncd.make_login(organization uuid, login text, verifier text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF login !~ '^syncd_login_[0-9a-f]{32}$' OR verifier !~ '^SCRAM-SHA-256\$[0-9]+:[^'']+$' THEN
-    RAISE EXCEPTION 'not a login name and a SCRAM verifier' USING ERRCODE = 'SY004';
-  END IF;
+  PERFORM syncd.require_credentials(login, verifier);
   IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = login) THEN
     EXECUTE format('CREATE ROLE %I', login);
   END IF;
@@ -900,9 +995,13 @@ CREATE FUNCTION syncd.add_login(organization uuid, member uuid, machine text, lo
                                 verifier text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+  PERFORM syncd.require_credentials(login, verifier);
   IF NOT EXISTS (SELECT FROM syncd.members m WHERE m.organization_id = organization
                  AND m.member_id = member AND m.removed_at IS NULL) THEN
     RAISE EXCEPTION 'there is no such member' USING ERRCODE = 'SY012';
+  END IF;
+  IF (machine <> '' AND octet_length(machine) <= 1024) IS NOT TRUE THEN
+    RAISE EXCEPTION 'the name of a machine has 1 to 1024 bytes' USING ERRCODE = 'SY004';
   END IF;
   IF EXISTS (SELECT FROM pg_roles r WHERE r.rolname = add_login.login)
       OR EXISTS (SELECT FROM syncd.logins l WHERE l.organization_id = organization
@@ -946,7 +1045,8 @@ END $$;
 CREATE FUNCTION syncd.revoke_login(organization uuid, name text, because text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  UPDATE syncd.logins l SET revoked_at = coalesce(l.revoked_at, syncd.clock()), reason = because
+  UPDATE syncd.logins l SET revoked_at = coalesce(l.revoked_at, syncd.clock()),
+    reason = CASE WHEN l.revoked_at IS NULL THEN left(because, 1000) ELSE l.reason END
   WHERE l.organization_id = organization AND l.login = revoke_login.name;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no such machine' USING ERRCODE = 'SY012';
@@ -1002,7 +1102,7 @@ DECLARE
   found uuid := (
     SELECT l.member_id FROM syncd.logins l JOIN syncd.members m USING (organization_id, member_id)
     WHERE l.organization_id = organization AND l.login = session_user AND l.revoked_at IS NULL
-      AND m.removed_at IS NULL AND organization = ANY (syncd.my_orgs()));
+      AND m.removed_at IS NULL AND organization = syncd.my_org());
 BEGIN
   IF found IS NULL THEN
     RAISE EXCEPTION 'this login does not belong to that organization' USING ERRCODE = 'SY001';
@@ -1017,8 +1117,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   member uuid := syncd.me(organization);
 BEGIN
-  IF (SELECT count(*) FROM syncd.logins l WHERE l.organization_id = organization
-      AND l.member_id = member AND l.revoked_at IS NULL) >= 50 THEN
+  -- Those revoked today count: a role, once made, stays.
+  IF (SELECT count(*) FROM syncd.logins l
+      WHERE l.organization_id = organization AND l.member_id = member
+        AND (l.revoked_at IS NULL OR l.added_at > syncd.clock() - interval '1 day')) >= 50 THEN
     RAISE EXCEPTION 'a member has at most 50 machines' USING ERRCODE = 'SY004';
   END IF;
   PERFORM syncd.add_login(organization, member, machine, login, verifier);
@@ -1029,6 +1131,14 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   member uuid := syncd.me(organization);
 BEGIN
+  IF (machine <> '' AND octet_length(machine) <= 1024) IS NOT TRUE THEN
+    RAISE EXCEPTION 'the name of a machine has 1 to 1024 bytes' USING ERRCODE = 'SY004';
+  END IF;
+  IF EXISTS (SELECT FROM syncd.logins l WHERE l.organization_id = organization
+             AND l.member_id = member AND l.name = machine AND l.revoked_at IS NULL
+             AND l.login <> my_device_rename.name) THEN
+    RAISE EXCEPTION 'there is a machine % already', machine USING ERRCODE = 'SY010';
+  END IF;
   UPDATE syncd.logins l SET name = machine
   WHERE l.organization_id = organization AND l.login = my_device_rename.name
     AND l.member_id = member AND l.revoked_at IS NULL;

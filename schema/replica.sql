@@ -128,6 +128,14 @@ SELECT syncd.end_sessions(%s::text[])
 -- Make roles from the tables; which logins need a new password.
 SELECT syncd.sync_roles()
 
+-- expect_restore --
+-- pg_restore gives functions to syncd_admin before it restores the right to have them there.
+ALTER DEFAULT PRIVILEGES GRANT CREATE ON SCHEMAS TO syncd_admin
+
+-- restored --
+-- The end of that.
+ALTER DEFAULT PRIVILEGES REVOKE CREATE ON SCHEMAS FROM syncd_admin
+
 -- set_recovery --
 -- Let devices relay what others have lost, or no longer.
 SELECT syncd.set_recovery(%s::uuid, %s)::text

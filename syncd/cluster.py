@@ -102,10 +102,25 @@ def start(base: Path, program: Path, port: int, options: Mapping[str, str] | Non
     """Start the server unless it runs, and return when it takes connections."""
     if postmaster(base) is not None:
         _wait_until_ready(base)
-        return None
+        return
     crashed = _pid(base) is not None
     _disown_pid(base)
-    settings = {
+    settings = {**_settings(base, port), **(options or {})}
+    program = _reachable(base, program)
+    # A killed server's children hold its port and memory until they notice.
+    deadline = time.monotonic() + (_CHILDREN_SECONDS if crashed else 0)
+    while True:
+        try:
+            _pg_ctl_start(base, program, settings)
+            return
+        except EmbeddedError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
+
+
+def _settings(base: Path, port: int) -> dict[str, str]:
+    return {
         "listen_addresses": HOST,
         "port": str(port),
         "unix_socket_directories": str(_socket_folder(base)),
@@ -114,18 +129,7 @@ def start(base: Path, program: Path, port: int, options: Mapping[str, str] | Non
         # The text of a failed statement may hold a password.
         "log_min_error_statement": "panic",
         "log_checkpoints": "off",
-        **(options or {}),
     }
-    program = _reachable(base, program)
-    # A killed server's children hold its port and memory until they notice.
-    deadline = time.monotonic() + (_CHILDREN_SECONDS if crashed else 0)
-    while True:
-        try:
-            return _pg_ctl_start(base, program, settings)
-        except EmbeddedError:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.1)
 
 
 def _pg_ctl_start(base: Path, program: Path, settings: Mapping[str, str]) -> None:

@@ -92,9 +92,12 @@ class Exchange:
 
     # --- sending ------------------------------------------------------------------------------
 
-    def pending(self) -> list[Entry]:
-        """The next entries to send, of one device, in one batch."""
-        after = int(self.state("push_seq") or 0)
+    def sent_to(self) -> int:
+        """The place in the log up to which the replica has acknowledged everything of ours."""
+        return int(self.state("push_seq") or 0)
+
+    def pending(self, after: int) -> list[Entry]:
+        """The next entries to send after a place in the log, of one device, in one batch."""
         batch: list[Entry] = []
         size = 0
         with self.store.locked():
@@ -109,8 +112,7 @@ class Exchange:
 
     def pending_count(self) -> tuple[int, int]:
         """How many entries wait, and how many bytes they have."""
-        after = int(self.state("push_seq") or 0)
-        row = self.store.row("pending_count", (after, self._public_key)) or (0, 0)
+        row = self.store.row("pending_count", (self.sent_to(), self._public_key)) or (0, 0)
         return row[0], row[1]
 
     def mark(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from syncd import clock
@@ -120,16 +121,36 @@ class Engine:
     # --- push ---------------------------------------------------------------------------------
 
     def push(self) -> int:
-        """Send what the replica has not acknowledged; how many entries it now has."""
+        """Send what the replica has not acknowledged; how many entries it now has.
+
+        While the replica works on a batch, the one before is marked and the next one is read.
+        """
         sent, waiting = 0, self.exchange.pending_count()[0]
-        while entries := self.exchange.pending():
-            signed = self._signed(entries)
-            self.exchange.mark(signed, self._send(signed))
-            sent += len(signed)
-            self._progress("push", sent, max(waiting, sent))
+        batch = self._batch(self.exchange.sent_to())
+        before: tuple[list[Entry], list[Verdict]] | None = None
+        with ThreadPoolExecutor(1) as replica:
+            while batch:
+                answer = replica.submit(self._send, batch)
+                sent += self._mark(before)
+                self._progress("push", sent, max(waiting, sent))
+                following = self._batch(batch[-1].seq)
+                before = batch, answer.result()
+                batch = following
+        sent += self._mark(before)
+        self._progress("push", sent, max(waiting, sent))
         if sent:
             self.replica.announce()
         return sent
+
+    def _mark(self, answered: tuple[list[Entry], list[Verdict]] | None) -> int:
+        if answered is None:
+            return 0
+        self.exchange.mark(*answered)
+        return len(answered[0])
+
+    def _batch(self, after: int) -> list[Entry]:
+        entries = self.exchange.pending(after)
+        return self._signed(entries) if entries else []
 
     def _signed(self, entries: list[Entry]) -> list[Entry]:
         """The last entry of a batch carries the signature for all of them."""
@@ -154,32 +175,46 @@ class Engine:
     # --- pull ---------------------------------------------------------------------------------
 
     def pull(self) -> int:
-        """Take in what other devices wrote; how many entries were new here."""
+        """Take in what other devices wrote; how many entries were new here.
+
+        While a page is examined and taken in, the next one is fetched.
+        """
         exchange, new = self.exchange, 0
         self._pin()
         start, _ = exchange.cursor()
-        while page := self._page():
-            keys = exchange.keys()
-            if any(row.device_id not in keys for row in page):
-                self._pin()
-                keys = exchange.keys()
-            new += apply(exchange, examine(page, exchange.heads(), keys))
-            done = page[-1].cloud_seq
-            whole = max(self.standing.cloud_seq if self.standing else 0, done)
-            self._progress("pull", done - start, whole - start)
-            time.sleep(_PAUSE_SECONDS)
+        page = self._first_page()
+        written = 0.0
+        with ThreadPoolExecutor(1) as replica:
+            while page:
+                following = replica.submit(self._page, *self._after(page))
+                examined = examine(page, exchange.heads(), self._keys(page))
+                time.sleep(max(0.0, written + _PAUSE_SECONDS - time.monotonic()))
+                new += apply(exchange, examined)
+                written = time.monotonic()
+                done = page[-1].cloud_seq
+                whole = max(self.standing.cloud_seq if self.standing else 0, done)
+                self._progress("pull", done - start, whole - start)
+                page = following.result()
         return new
 
-    def _page(self) -> list[Pulled]:
-        exchange = self.exchange
-        cursor, batch = exchange.cursor()
-        own = exchange.head().device_seq
+    def _first_page(self) -> list[Pulled]:
+        cursor, batch = self.exchange.cursor()
+        own = self.exchange.head().device_seq
         try:
-            page = self.replica.pull(exchange.device_id, cursor, batch, own)
+            return self._page(cursor, batch, own)
         except DivergedError:
-            roll_back(exchange, self.replica)
-            cursor, batch = exchange.cursor()
-            page = self.replica.pull(exchange.device_id, cursor, batch, own)
+            roll_back(self.exchange, self.replica)
+            return self._page(*self.exchange.cursor(), own)
+
+    def _after(self, page: list[Pulled]) -> tuple[int, str, int]:
+        """The cursor after a page, and how far this device's own entries go then."""
+        device_id = self.exchange.device_id
+        own = [row.device_seq for row in page if row.device_id == device_id]
+        last = page[-1]
+        return last.cloud_seq, last.batch, max([self.exchange.head().device_seq, *own])
+
+    def _page(self, cursor: int, batch: str | None, own: int) -> list[Pulled]:
+        page = self.replica.pull(self.exchange.device_id, cursor, batch, own)
         numbers = [row.cloud_seq for row in page]
         if numbers != list(range(cursor + 1, cursor + 1 + len(numbers))):
             raise ReplicaError(
@@ -187,6 +222,13 @@ class Engine:
                 "An administrator should check the server; nothing was taken in.",
             )
         return page
+
+    def _keys(self, page: list[Pulled]) -> dict[str, bytes]:
+        keys = self.exchange.keys()
+        if any(row.device_id not in keys for row in page):
+            self._pin()
+            keys = self.exchange.keys()
+        return keys
 
     def _pin(self) -> None:
         known = self.exchange.keys()

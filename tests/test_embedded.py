@@ -170,7 +170,9 @@ def test_without_a_folder_it_lies_beside_the_default_home(
 def test_up_heals_after_the_server_was_killed(server: Server) -> None:
     write_answer(server)
     os.kill(pid(server), signal.SIGKILL)
+    deadline = time.monotonic() + 10
     while cluster.postmaster(base(server)):
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     status = embedded.status()
     assert status is not None
@@ -194,15 +196,19 @@ def test_up_waits_for_the_children_of_a_killed_server(server: Server) -> None:
 
 
 def test_up_is_not_misled_by_another_process_that_has_the_old_number(server: Server) -> None:
-    file = server.pgdata / "postmaster.pid"
-    lines = file.read_text().splitlines()
+    socket_lock = base(server) / "run" / f".s.PGSQL.{server.port}.lock"
+    left = {file: file.read_text() for file in (server.pgdata / "postmaster.pid", socket_lock)}
+    number = str(pid(server))
     embedded.down()
     owner = server.pgdata.stat().st_uid  # PostgreSQL passes over the processes of other users
     with subprocess.Popen(["sleep", "60"], user=owner) as other:
-        file.write_text("\n".join([str(other.pid), *lines[1:]]) + "\n")
-        assert embedded.up() == server
-        assert other.poll() is None
-        other.kill()
+        for file, text in left.items():
+            file.write_text(text.replace(number, str(other.pid), 1))
+        try:
+            assert embedded.up() == server
+            assert other.poll() is None
+        finally:
+            other.kill()
     assert query(server.admin_dsn, "SELECT 1") == 1
 
 
@@ -223,7 +229,10 @@ def test_an_interrupted_creation_leaves_nothing_that_counts_as_complete(
     folder: Path, how: signal.Signals
 ) -> None:
     creator = subprocess.Popen(
-        [SYNCD, "cloud", "up"], stderr=subprocess.PIPE, start_new_session=True
+        [SYNCD, "cloud", "up"],
+        stderr=subprocess.PIPE,
+        # A shell's background jobs inherit that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     while not list(folder.glob("building-*/data/PG_VERSION")):
         assert creator.poll() is None

@@ -81,7 +81,11 @@ class Administration:
         """After a restore into another server; before one, it makes what a dump refers to."""
         with link.translated(), self.connection.transaction():
             self._run(shipped("schema") / "postgres_roles.sql")
-        return [row[0] for row in self.rows("sync_roles")] if self.version() else []
+            if not self.version():
+                self.rows("expect_restore")
+                return []
+            self.rows("restored")
+            return [row[0] for row in self.rows("sync_roles")]
 
     # --- organizations ----------------------------------------------------------------------
 
