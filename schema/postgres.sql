@@ -655,7 +655,7 @@ BEGIN
   BEGIN
     last_seq := syncd.store(organization, device, first_seq, known, stamp, last_seq, latest, entry_ids,
       entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
-      effective, bodies, refusals);
+      effective, bodies, refusals, false);
   EXCEPTION WHEN data_exception OR unique_violation OR not_null_violation
               OR program_limit_exceeded THEN
     SELECT array_agg(coalesce(i.known, i.defect) ORDER BY i.n) INTO refusals
@@ -663,7 +663,7 @@ BEGIN
                                         key_ids, bodies)) WITH ORDINALITY AS i(known, defect, n);
     last_seq := syncd.store(organization, device, first_seq, known, stamp, last_seq, latest, entry_ids,
       entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
-      effective, bodies, refusals);
+      effective, bodies, refusals, true);
   END;
   UPDATE syncd.organizations o SET cloud_seq = last_seq WHERE o.organization_id = organization;
   UPDATE syncd.devices d SET device_seq = first_seq + size - 1, chain = chains[size],
@@ -683,12 +683,13 @@ BEGIN
   ORDER BY l.device_seq;
 END $$;
 
--- Write what is new of a checked batch to the log and the views; returns the last number used.
+-- Write what is new of a checked batch to the log and the views; returns the last number used. Only
+-- if `careful` does it take bodies that JSONB cannot hold as they are, which costs time.
 CREATE FUNCTION syncd.store(organization uuid, device uuid, first_seq bigint, known bigint[],
   stamp uuid, last_seq bigint, latest bigint, entry_ids uuid[], entities text[], ids text[], ops text[],
   bases text[], hlcs bigint[], actors text[], ats text[], key_ids text[], metas text[],
   hashes text[], chains bytea[], signatures bytea[], effective bigint[], bodies bytea[],
-  refusals text[]) RETURNS bigint
+  refusals text[], careful boolean) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
@@ -737,7 +738,9 @@ BEGIN
       (i.meta ->> 'iteration')::bigint, i.meta ->> 'phase', i.meta ->> 'status',
       i.meta ->> 'reason', (i.meta ->> 'tokens')::bigint, syncd.parent(i.meta), false, i.hash,
       i.entry_id, last_seq + i.n - (SELECT count(*) FROM unnest(known) AS k WHERE k < i.n), device,
-      i.effective_hlc, syncd.at_hlc(i.effective_hlc), syncd.derived(i.body, i.key_id)
+      i.effective_hlc, syncd.at_hlc(i.effective_hlc),
+      CASE WHEN careful THEN syncd.derived(i.body, i.key_id)
+           WHEN i.key_id = '' THEN convert_from(i.body, 'UTF8')::jsonb END
     FROM incoming i
     WHERE i.entity = 'checkpoint' AND i.op = 'create'
     ON CONFLICT DO NOTHING RETURNING entry_id
@@ -746,8 +749,8 @@ BEGIN
     FROM incoming i WHERE i.entry_id NOT IN (SELECT entry_id FROM created)
   )
   SELECT count(syncd.flaw(i.entity, i.id, i.op, i.bases, i.meta, i.op = 'create')),
-    array_agg(DISTINCT CASE i.entity WHEN 'checkpoint' THEN syncd.parent(i.meta)
-                                     WHEN 'choice' THEN i.meta ->> 'fork' END),
+    array_agg(CASE i.entity WHEN 'checkpoint' THEN syncd.parent(i.meta)
+                            WHEN 'choice' THEN i.meta ->> 'fork' END),
     (SELECT array_agg(t.entity) FROM touched t), (SELECT array_agg(t.id) FROM touched t)
   INTO flawed, parents, touched_entities, touched_ids
   FROM incoming i;

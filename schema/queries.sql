@@ -228,6 +228,10 @@ SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, e
   cloud_seq IS NOT NULL
 FROM log WHERE seq = ?
 
+-- parent_of --
+-- The parent that a checkpoint's current version names.
+SELECT parent_id FROM checkpoints WHERE id = ?
+
 -- put_checkpoint --
 -- A checkpoint's row, worked out from all its versions.
 INSERT OR REPLACE INTO checkpoints
@@ -245,9 +249,9 @@ DELETE FROM conflicts WHERE entity_id = ? AND entity = ? AND kind = 'version'
 -- Before the conflicts between a parent's children are worked out again.
 DELETE FROM conflicts WHERE entity_id = ? AND kind = 'fork'
 
--- hlc_of --
--- When a checkpoint was created.
-SELECT hlc FROM checkpoints WHERE id = ?
+-- oldest --
+-- How many of some checkpoints are here, and when the oldest was created.
+SELECT COUNT(*), MIN(hlc) FROM checkpoints WHERE id IN (SELECT value FROM json_each(?))
 
 -- branches --
 -- Checkpoints of a task by their parent, as far as the replica has them.
@@ -330,9 +334,9 @@ INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 -- The first version of a checkpoint, unless there are others.
 INSERT OR IGNORE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
--- other_writer --
+-- several_writers --
 -- Whether several devices wrote checkpoints of a task since some time.
-SELECT COUNT(DISTINCT device_id) > 1 FROM checkpoints WHERE task_id = ? AND hlc >= ?
+SELECT MIN(device_id) <> MAX(device_id) FROM checkpoints WHERE task_id = ? AND hlc >= ?
 
 -- cursor --
 -- How far was pulled.

@@ -15,9 +15,8 @@ SELECT device_id::text, public_key FROM syncd.devices WHERE organization_id = %s
 -- push --
 -- Entries of one device that follow each other, column by column, as binary arrays.
 SELECT device_seq, verdict, cloud_seq, batch::text, effective_hlc, reason
-FROM syncd.push(%s::uuid, %s::uuid, %s, %b, %b::text[]::uuid[], %b::text[], %b::text[],
-  %b::text[], %b::text[], %b::bigint[], %b::text[], %b::text[], %b::text[], %b::text[],
-  %b::text[], %b::bytea[], %b::bytea[], %b::bigint[], %b::bytea[], %b::text[])
+FROM syncd.push(%s::uuid, %s::uuid, %s, %b, %s::uuid[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+  %s, %s, %s, %s)
 
 -- pull --
 -- The next whole batches after a cursor.

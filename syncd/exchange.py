@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -117,26 +117,27 @@ class Exchange:
 
     def mark(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> int:
         """Keep what the replica said about each entry; how many it refused."""
+        refused = 0
         with self.store.transaction():
             views = Views(self.store.connection)
+            self.store.connection.executemany(self.store.sql["mark"], _marks(entries, verdicts))
             for entry, verdict in zip(entries, verdicts, strict=True):
-                self._mark(views, entry, verdict)
+                if verdict.reason is not None:
+                    refused += 1
+                    self._quarantine(entry, verdict.reason)
+                if verdict.effective_hlc != entry.effective_hlc:
+                    self.count(orjson.loads(entry.meta)["task_id"])
+                    views.settle(entry.entity, entry.entity_id)
             settle_forks(views, entries)
             last = entries[-1]
             self.put_state("push_seq", str(last.seq))
             if last.device_id == self.device_id:
                 self.acknowledge(Head(last.device_seq, last.chain))
-        return sum(verdict.verdict == "refused" for verdict in verdicts)
+        return refused
 
-    def _mark(self, views: Views, entry: Entry, verdict: Verdict) -> None:
-        place = (verdict.cloud_seq, verdict.batch, verdict.effective_hlc)
-        self.run("mark", *place, entry.signature, verdict.reason, entry.seq)
-        if verdict.reason is not None:
-            at = clock.iso(clock.wall_ms())
-            self.run("quarantine", entry.entry_id, entry.device_id, verdict.reason, at, "")
-        if verdict.effective_hlc != entry.effective_hlc:
-            self.count(orjson.loads(entry.meta)["task_id"])
-            views.settle(entry.entity, entry.entity_id)
+    def _quarantine(self, entry: Entry, reason: str) -> None:
+        at = clock.iso(clock.wall_ms())
+        self.run("quarantine", entry.entry_id, entry.device_id, reason, at, "")
 
     def count(self, task_id: str) -> None:
         """Keep this device's number in a task before another's checkpoint becomes the newest."""
@@ -154,3 +155,9 @@ def settle_forks(views: Views, entries: Iterable[Entry]) -> None:
             parents.setdefault(meta["task_id"], []).append(meta["parent"])
     for task_id, named in parents.items():
         views.settle_forks(task_id, named)
+
+
+def _marks(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> Iterator[tuple[Any, ...]]:
+    for entry, verdict in zip(entries, verdicts, strict=True):
+        place = (verdict.cloud_seq, verdict.batch, verdict.effective_hlc)
+        yield (*place, entry.signature, verdict.reason, entry.seq)

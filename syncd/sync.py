@@ -6,6 +6,7 @@ begun again.
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from syncd.entry import Entry
 from syncd.errors import DivergedError, ReplicaError, SyncdError
 from syncd.exchange import Exchange
 from syncd.healing import reconcile, roll_back
-from syncd.replica import Pulled, Replica, Standing, Verdict
+from syncd.replica import Batch, Pulled, Replica, Standing, Verdict, encoded
 from syncd.seal import SigningKey
 
 # Writers on this machine get in between two pages: SQLite has room for one of them at a time.
@@ -123,19 +124,19 @@ class Engine:
     def push(self) -> int:
         """Send what the replica has not acknowledged; how many entries it now has.
 
-        While the replica works on a batch, the one before is marked and the next one is read.
+        While the replica works on a batch, the one before is marked and the next one made ready.
         """
         sent, waiting = 0, self.exchange.pending_count()[0]
-        batch = self._batch(self.exchange.sent_to())
+        entries, batch = self._ready(self.exchange.sent_to())
         before: tuple[list[Entry], list[Verdict]] | None = None
         with ThreadPoolExecutor(1) as replica:
-            while batch:
-                answer = replica.submit(self._send, batch)
+            while entries:
+                answer = replica.submit(self._send, entries, batch)
                 sent += self._mark(before)
                 self._progress("push", sent, max(waiting, sent))
-                following = self._batch(batch[-1].seq)
-                before = batch, answer.result()
-                batch = following
+                following = self._ready(entries[-1].seq)
+                before = entries, answer.result()
+                entries, batch = following
         sent += self._mark(before)
         self._progress("push", sent, max(waiting, sent))
         if sent:
@@ -148,27 +149,28 @@ class Engine:
         self.exchange.mark(*answered)
         return len(answered[0])
 
-    def _batch(self, after: int) -> list[Entry]:
+    def _ready(self, after: int) -> tuple[list[Entry], Batch | None]:
+        """The next batch. Its last entry carries the signature for all of them."""
         entries = self.exchange.pending(after)
-        return self._signed(entries) if entries else []
-
-    def _signed(self, entries: list[Entry]) -> list[Entry]:
-        """The last entry of a batch carries the signature for all of them."""
+        if not entries:
+            return [], None
         last = entries[-1]
         if last.signature is None:
             entries[-1] = last._replace(signature=self._key.sign(last.chain))
-        return entries
+        return entries, _encoded(entries)
 
-    def _send(self, entries: Sequence[Entry]) -> list[Verdict]:
+    def _send(self, entries: Sequence[Entry], batch: Batch | None = None) -> list[Verdict]:
         """A batch that fails as a whole is halved until the entry is found that it fails for."""
         try:
-            return self.replica.push(entries)
+            if batch := batch or _encoded(entries):
+                return self.replica.push(batch)
+            problem = "its columns have other types than what was written"
         except ReplicaError as error:
             if type(error) is not ReplicaError:
                 raise
-            if len(entries) == 1:
-                bare = [entries[0]._replace(body=b"")]
-                return self.replica.push(bare, [f"it could not be sent: {error.message}"])
+            problem = f"it could not be sent: {error.message}"
+        if len(entries) == 1:
+            return self.replica.push(encoded([entries[0]._replace(body=b"")], [problem]))
         middle = len(entries) // 2
         return [*self._send(entries[:middle]), *self._send(entries[middle:])]
 
@@ -235,3 +237,11 @@ class Engine:
         news = {d: key for d, key in self.replica.keys().items() if d not in known}
         if news:
             self.exchange.pin(news)
+
+
+def _encoded(entries: Sequence[Entry]) -> Batch | None:
+    """None if a damaged database gave something that is no text, number or bytes."""
+    try:
+        return encoded(entries)
+    except (TypeError, AttributeError, struct.error):
+        return None

@@ -114,7 +114,7 @@ class Views:
         self._execute(self._sql["drop_version_conflicts"], (entity_id, entity))
         self._note(fold.version_conflicts(rows))
         if entity == CHECKPOINT:
-            self._execute(self._sql["put_checkpoint"], checkpoint_row(rows, current))
+            self._put_checkpoint(checkpoint_row(rows, current))
         elif entity == TASK:
             values = (*task_columns(current.meta), current.entry_id, current.seq, entity_id)
             self._execute(self._sql["describe_task"], values)
@@ -124,6 +124,14 @@ class Views:
             self._execute(self._sql["add_link"], (*ends, *place))
         elif entity == CHOICE:
             self.settle_forks(current.meta["task_id"], [current.meta["fork"]])
+
+    def _put_checkpoint(self, row: tuple[Any, ...]) -> None:
+        """Another version may have another parent: the branches of both are looked at."""
+        before = self._execute(self._sql["parent_of"], (row[0],)).fetchone()
+        self._execute(self._sql["put_checkpoint"], row)
+        if before and before[0] != row[9]:
+            self._execute(self._sql["drop_fork"], (row[0],))
+            self.settle_forks(row[1], [before[0], row[9]])
 
     def _versions(
         self, entity: str, entity_id: str, beside: Iterable[int]
@@ -136,9 +144,12 @@ class Views:
     def settle_forks(self, task_id: str, parents: Iterable[str]) -> None:
         """Branches under some parents of a task, as far as the replica has them."""
         wanted = {parent for parent in parents if parent}
-        since = [self._execute(self._sql["hlc_of"], (parent,)).fetchone() for parent in wanted]
-        # A child is later than its parent, unless a clock was wrong or the parent is unknown.
-        start = min((row[0] if row else 0 for row in since), default=0) if all(since) else 0
+        known = self._execute(self._sql["oldest"], (orjson.dumps(list(wanted)).decode(),))
+        count, oldest = known.fetchone()
+        # A child is later than its parent, unless the parent is not known here.
+        start = oldest if wanted and count == len(wanted) else 0
+        if not self._execute(self._sql["several_writers"], (task_id, start)).fetchone()[0]:
+            return
         rows = self._execute(self._sql["branches"], (task_id, start)).fetchall()
         for parent, group in groupby(rows, key=lambda row: row[0]):
             if parent in wanted:

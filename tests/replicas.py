@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -28,7 +28,7 @@ from syncd.entry import (
     header_bytes,
     uuid7,
 )
-from syncd.replica import Administration, Replica, Standing, Verdict
+from syncd.replica import Administration, Replica, Standing, Verdict, encoded
 from syncd.replica.login import Login
 from syncd.seal import GENESIS, SigningKey, chain_value, digest
 
@@ -113,7 +113,7 @@ class Writer:
     ) -> Entry:  # fmt: skip
         options = {name: changes.pop(name) for name in ("hlc", "key_id") if name in changes}
         meta = checkpoint_meta(task, **changes)
-        content = encoded({"metadata": {"task_id": task}} if body is None else body)
+        content = content_of({"metadata": {"task_id": task}} if body is None else body)
         made = entry_id or uuid7()
         draft = Draft(made, CHECKPOINT, entity_id, op, "tester", meta, content, bases)
         return self.append(draft, **options)
@@ -123,7 +123,7 @@ class Writer:
     ) -> Entry:
         meta = {"task_id": task, "status": "", "budget": None, "retention": "default", **changes}
         op = UPDATE if bases else CREATE
-        body = encoded({"title": title})
+        body = content_of({"title": title})
         return self.append(Draft(uuid7(), TASK, task, op, "tester", meta, body, tuple(bases)))
 
     def choose(
@@ -136,7 +136,7 @@ class Writer:
         return self.append(draft, hlc=hlc)
 
 
-def encoded(body: Any) -> bytes:
+def content_of(body: Any) -> bytes:
     if isinstance(body, bytes):
         return body
     return orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
@@ -178,7 +178,7 @@ class Person:
         return self.replica.hello(self.writer.device_id, self.writer.key.public())
 
     def push(self, *entries: Entry) -> list[Verdict]:
-        return self.replica.push(entries)
+        return self.replica.push(encoded(entries))
 
 
 class Cloud:
@@ -195,9 +195,15 @@ class Cloud:
     def close(self) -> None:
         self._opened.close()
 
+    @cached_property
+    def _superuser(self) -> psycopg.Connection[Any]:
+        dsn = self.cluster.superuser_dsn(self.database)
+        return self._opened.enter_context(closing(psycopg.connect(dsn, autocommit=True)))
+
     def sql(self, text: str, *values: object) -> list[tuple[Any, ...]]:
         """As superuser, whom no policy holds."""
-        return self.cluster.sql(self.database, text, *values)
+        cursor = self._superuser.execute(text.encode(), values or None)
+        return cursor.fetchall() if cursor.description else []
 
     def organization(self, name: str = "") -> str:
         return self.admin.create_organization(name or f"organization {uuid.uuid4()}")

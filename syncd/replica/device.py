@@ -10,6 +10,7 @@ import psycopg
 from syncd.entry import Entry
 from syncd.errors import LoginRefusedError, ReplicaOutdatedError
 from syncd.replica import link
+from syncd.replica.columns import Bigints, Blobs, Texts, bigints, blobs, register, texts
 from syncd.replica.login import Login, Machine, credentials
 from syncd.sql import POSTGRES_VERSION, replica_queries
 from syncd.version import __version__
@@ -52,6 +53,45 @@ class Verdict(NamedTuple):
     reason: str | None
 
 
+class Batch(NamedTuple):
+    """Entries of one device that follow each other, column by column, ready to be sent."""
+
+    device_id: str
+    device_seq: int
+    previous: bytes
+    entry_ids: Texts
+    entities: Texts
+    ids: Texts
+    ops: Texts
+    bases: Texts
+    hlcs: Bigints
+    actors: Texts
+    ats: Texts
+    key_ids: Texts
+    metas: Texts
+    hashes: Texts
+    chains: Blobs
+    signatures: Blobs
+    effective: Bigints
+    bodies: Blobs
+    given_up: Texts
+
+
+def encoded(entries: Sequence[Entry], given_up: Sequence[str | None] = ()) -> Batch:
+    """`given_up` says why only the headers of some are to be kept."""
+    first, columns = entries[0], list(zip(*entries, strict=True))
+    fields = dict(zip(Entry._fields, columns, strict=True))
+    return Batch(
+        first.device_id, first.device_seq, first.previous, texts(fields["entry_id"]),
+        texts(fields["entity"]), texts(fields["entity_id"]), texts(fields["op"]),
+        texts(fields["bases"]), bigints(fields["hlc"]), texts(fields["actor"]),
+        texts(fields["at"]), texts(fields["key_id"]), texts(fields["meta"]),
+        texts(fields["hash"]), blobs(fields["chain"]), blobs(fields["signature"]),
+        bigints(fields["effective_hlc"]), blobs(fields["body"]),
+        texts(given_up or [None] * len(entries)),
+    )  # fmt: skip
+
+
 class Pulled(NamedTuple):
     """One entry as the replica has it. The body is None where the device has it itself."""
 
@@ -91,6 +131,7 @@ class Replica:
     def connection(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
             self._connection = link.connect(self._dsn, self._tls)
+            register(self._connection.adapters)
         return self._connection
 
     def close(self) -> None:
@@ -137,21 +178,9 @@ class Replica:
 
     # --- entries ----------------------------------------------------------------------------
 
-    def push(
-        self, entries: Sequence[Entry], given_up: Sequence[str | None] | None = None
-    ) -> list[Verdict]:
-        """Entries of one device that follow each other; a verdict for each."""
-        first = entries[0]
-        columns = [list(column) for column in zip(*entries, strict=True)]
-        names = {name: columns[number] for number, name in enumerate(Entry._fields)}
-        values = (
-            self.organization, first.device_id, first.device_seq, first.previous,
-            names["entry_id"], names["entity"], names["entity_id"], names["op"], names["bases"],
-            names["hlc"], names["actor"], names["at"], names["key_id"], names["meta"],
-            names["hash"], names["chain"], names["signature"], names["effective_hlc"],
-            names["body"], list(given_up) if given_up else [None] * len(entries),
-        )  # fmt: skip
-        return [Verdict(*row) for row in self.rows("push", *values)]
+    def push(self, batch: Batch) -> list[Verdict]:
+        """A verdict for each entry of a batch."""
+        return [Verdict(*row) for row in self.rows("push", self.organization, *batch)]
 
     def pull(self, device_id: str, after: int, batch: str | None, own_seq: int) -> list[Pulled]:
         """The next whole batches after a cursor."""
