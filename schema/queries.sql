@@ -371,6 +371,11 @@ UPDATE devices SET device_seq = ?, chain = ? WHERE device_id = ?
 SELECT device_seq, chain FROM log
 WHERE device_id = ?1 AND device_seq IN (SELECT value FROM json_each(?2)) ORDER BY seq
 
+-- ids_at --
+-- A device's entries at some of its numbers. Looks through the whole log.
+SELECT device_seq, entry_id, chain FROM log
+WHERE device_id = ?1 AND device_seq IN (SELECT value FROM json_each(?2))
+
 -- seq_of --
 -- Where a device's entry of some number stands. Looks through the whole log.
 SELECT seq, chain FROM log WHERE device_id = ? AND device_seq = ?
@@ -428,6 +433,10 @@ WHERE ?1 IS NULL OR state = ?1 ORDER BY since, entry_id
 -- One of them, by the beginning of its id.
 SELECT entry_id, device_id, reason, since, state FROM quarantine
 WHERE entry_id >= ? AND entry_id < ? ORDER BY entry_id LIMIT 3
+
+-- quarantined_content --
+-- What another device's entry was, as far as it came.
+SELECT content FROM quarantine WHERE entry_id = ?
 
 -- settle_quarantine --
 -- What became of it.

@@ -12,11 +12,12 @@ from syncd.errors import ConfigError
 
 
 class Setting(NamedTuple):
-    """One setting. Its type is that of its default."""
+    """One setting. Its type is that of its default. A secret is never shown."""
 
     name: str
     default: Any
     help: str
+    secret: bool = False
 
     @property
     def variable(self) -> str:
@@ -28,6 +29,9 @@ SETTINGS = (
     Setting("limits.rendered_bytes", 2_048, "a checkpoint whose prompt is longer gets a warning"),
     Setting("store.busy_seconds", 30.0, "how long a write waits for another program's lock"),
     Setting("backup.keep", 10, "how many backups are kept"),
+    Setting("cloud.dsn", "", "the replica; `syncd login` sets it, empty means local only", True),
+    Setting("cloud.tls", "verify-full", "how a replica on another machine is protected"),
+    Setting("admin.dsn", "", "an administrator's login, for `cloud migrate` and `admin`", True),
 )
 _LARGEST = 1_000_000_000
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -144,12 +148,13 @@ def _checked(setting: Setting, value: Any, place: str) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        expected = {"int": "a whole number", "float": "a number"}[kind.__name__]
+        expected = {"int": "a whole number", "float": "a number", "str": "a text"}[kind.__name__]
+        shown = "this" if setting.secret else repr(value)
         raise ConfigError(
-            f"{place}: {setting.name} must be {expected}, not {value!r}",
+            f"{place}: {setting.name} must be {expected}, not {shown}",
             f"For example: {setting.name} = {setting.default}",
         )
-    if not 0 < value <= _LARGEST:
+    if kind is not str and not 0 < value <= _LARGEST:
         limit = "above zero" if value <= 0 else f"at most {_LARGEST:,}"
         raise ConfigError(f"{place}: {setting.name} must be {limit}", "Correct the value.")
     return value

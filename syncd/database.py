@@ -156,6 +156,10 @@ class Database:
         except _REFUSED as error:
             raise translated(error) from error
 
+    def change(self, query: str, parameters: tuple[Any, ...] = ()) -> None:
+        """A named statement that writes, inside the caller's transaction."""
+        self._connection.execute(self.sql[query], parameters)
+
     def _let_go(self) -> None:
         """A connection to an immutable file never looks at it again: others may write it where
         it is not read-only, so the next read opens it anew."""

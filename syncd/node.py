@@ -6,15 +6,22 @@ import getpass
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from syncd import clock, config
 from syncd.database import refused, translated, unforked
 from syncd.entry import uuid7
 from syncd.errors import CheckpointNotFoundError, HomeError, UsageError
 from syncd.seal import SigningKey, publish_once
-from syncd.sql import SQLITE_VERSION, migrate_sqlite, queries
+from syncd.sql import SQLITE_VERSION, exclusive, migrate_sqlite, queries
 from syncd.store import Store
+
+if TYPE_CHECKING:
+    from syncd.replica import Replica
+    from syncd.sync import Engine, Progress
 
 _FOLDERS = ("keys", "backups", "run", "log")
 
@@ -67,6 +74,23 @@ class Node:
 
     def _open_store(self) -> Store:
         return Store(self.database, busy_seconds=self.settings["store.busy_seconds"])
+
+    def replica(self) -> Replica:
+        """This home's replica; connects when it is used."""
+        from syncd import credentials
+        from syncd.replica import Replica
+
+        return Replica(credentials.dsn(self.home, self.settings), self.settings["cloud.tls"])
+
+    @contextmanager
+    def syncing(self, progress: Progress | None = None) -> Iterator[Engine]:
+        """The exchange with the replica. One at a time: others wait for their turn."""
+        from syncd.exchange import Exchange
+        from syncd.sync import Engine, silent
+
+        replica, exchange = self.replica(), Exchange(self.store, self.key.public())
+        with exclusive(self.home / "run" / "sync.lock"), closing(replica):
+            yield Engine(exchange, replica, self.key, progress or silent)
 
     @property
     def database(self) -> Path:

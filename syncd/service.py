@@ -222,7 +222,7 @@ class CheckpointService:
             "continuation_prompt": checkpoint.recovery.continuation_prompt
             or self._prompt(checkpoint),
         }
-        place = {"event_log_ref": f"syncd:log/{self._store.device_id}/{entry_id}"}
+        place = {"event_log_ref": f"syncd:log/{spot.device_id}/{entry_id}"}
         document = checkpoint.body()
         document["recovery"].update(recovery)
         document["compliance"].update(place)

@@ -82,7 +82,7 @@ def migrate_sqlite(
             f"the database has schema {version_of(connection)}, "
             f"this syncd knows up to {SQLITE_VERSION}"
         )
-    with _only_one(lock):
+    with exclusive(lock):
         version = version_of(connection)
         if version == SQLITE_VERSION:
             return []
@@ -115,7 +115,8 @@ def _step(number: int, path: Path) -> Callable[..., None]:
 
 
 @contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
+def exclusive(lock: Path) -> Iterator[None]:
+    """Only one process at a time; the lock goes with the process that holds it."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

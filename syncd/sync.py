@@ -37,8 +37,8 @@ class Outcome(NamedTuple):
     pending: int
 
 
-def _silent(_what: str, _done: int, _all: int) -> None:
-    return None
+def silent(_what: str, _done: int, _all: int) -> None:
+    """For those who do not watch."""
 
 
 class Engine:
@@ -49,7 +49,7 @@ class Engine:
         exchange: Exchange,
         replica: Replica,
         key: SigningKey,
-        progress: Progress = _silent,
+        progress: Progress = silent,
     ) -> None:
         self.exchange = exchange
         self.replica = replica
@@ -118,6 +118,16 @@ class Engine:
                 "this home belongs to another organization than the login",
                 "Use a home of its own for each organization (SYNCD_HOME).",
             )
+
+    def sendable(self) -> set[str]:
+        """The devices whose entries may be sent from here: this one, under all ids it has had;
+        while an administrator has opened recovery, all."""
+        keys = self.exchange.keys()
+        if self.standing is None:
+            self.meet()
+        if self.standing and self.standing.recovery_open:
+            return set(keys)
+        return {device_id for device_id, key in keys.items() if key == self._key.public()}
 
     # --- push ---------------------------------------------------------------------------------
 

@@ -38,10 +38,11 @@ LAYERS = (
     ("backup", "exchange"),
     ("arrival", "healing"),
     ("sync",),
-    ("proof",),
+    ("proof", "credentials"),
     ("handoff",),
     ("node",),
-    ("service", "tasks", "diagnosis", "daemon", "loop", "mcp", "hooks", "langgraph", "ui"),
+    ("service",),
+    ("tasks", "diagnosis", "conflicts", "daemon", "loop", "mcp", "hooks", "langgraph", "ui"),
     ("__init__",),
     ("cli",),
 )

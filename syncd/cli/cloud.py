@@ -75,3 +75,22 @@ def _next(server: Server) -> str:
         f"  export SYNCD_ADMIN_DSN={shlex.quote(server.admin_dsn)}\n"
         "  syncd cloud migrate"
     )
+
+
+@cloud.command()
+@click.argument("dsn", required=False)
+@verb
+def migrate(app: App, dsn: str | None) -> None:
+    """Install the replica's schema in a database, or bring it up to date.
+
+    DSN is an administrator's; without it, SYNCD_ADMIN_DSN is used. The role need not be a
+    superuser: CREATEROLE, and CREATE on the database, are enough.
+    """
+    from syncd.cli.admin import administration
+
+    with administration(app, dsn) as replica:
+        applied = replica.migrate()
+        version = replica.version()
+    done = f"Applied {', '.join(applied)}." if applied else "It is up to date."
+    document = {"schema_version": version, "applied": applied}
+    app.emit(document, f"{done} Schema {version}.\nNext: syncd admin org create NAME")

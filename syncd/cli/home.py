@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from syncd.cli import render
 from syncd.cli.verb import App, verb
+
+if TYPE_CHECKING:
+    from syncd.config import Value
 
 
 @click.command()
@@ -38,7 +41,7 @@ def config(app: App) -> None:
     document = [
         {
             "name": v.setting.name,
-            "value": v.value,
+            "value": _shown(v),
             "source": v.source,
             "default": v.setting.default,
             "variable": v.setting.variable,
@@ -46,10 +49,19 @@ def config(app: App) -> None:
         }
         for v in values
     ]
-    rows = [(v.setting.name, v.value, v.source, v.setting.help) for v in values]
+    rows = [(v.setting.name, _shown(v), v.source, v.setting.help) for v in values]
     title = f"Home: {app.node.home}\n"
     columns = ("SETTING", "VALUE", "FROM", "MEANING")
     app.emit(document, lambda: title + (render.table(columns, rows) or ""))
+
+
+def _shown(value: Value) -> Any:
+    """A DSN without its password."""
+    if not value.setting.secret or not value.value:
+        return value.value
+    from syncd.replica.link import masked
+
+    return masked(value.value)
 
 
 @click.command()

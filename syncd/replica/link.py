@@ -91,6 +91,11 @@ def without_password(dsn: str) -> tuple[str, str]:
     return make_conninfo("", **parts), password
 
 
+def with_password(dsn: str, password: str) -> str:
+    """The two together again; without a password, libpq looks for one itself."""
+    return make_conninfo(dsn, password=password) if password else dsn
+
+
 def masked(dsn: str) -> str:
     """A DSN to show: never with its password, and readable even if it is none."""
     if not dsn:
@@ -153,6 +158,8 @@ def _meaning(error: psycopg.Error) -> Exception:
     state = error.sqlstate or ""
     if state in _STATES:
         return _STATES[state](_told(state, text))
+    if not state and not isinstance(error, psycopg.OperationalError):
+        return ReplicaError(f"this cannot be sent: {text}")
     if state[:2] in ("08", "57") or not state:
         for pattern, kind, meaning in _TEXTS:
             if pattern.search(text):

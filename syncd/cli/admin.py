@@ -1,0 +1,254 @@
+"""`syncd admin`: organizations, who belongs to them, their machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from syncd.cli import render
+from syncd.cli.device import (
+    login_document,
+    login_text,
+    machine_document,
+    machine_table,
+    one_of,
+)
+from syncd.cli.verb import App, verb
+from syncd.errors import UnconfiguredError
+
+if TYPE_CHECKING:
+    from syncd.replica import Administration
+
+
+@contextmanager
+def administration(app: App, dsn: str | None = None) -> Iterator[Administration]:
+    """A connection as an administrator."""
+    from syncd.replica import Administration
+
+    given = dsn or app.node.settings["admin.dsn"]
+    if not given:
+        raise UnconfiguredError(
+            "no administrator's login is given", "Set SYNCD_ADMIN_DSN to an administrator's DSN."
+        )
+    opened = Administration(given, app.node.settings["cloud.tls"])
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@click.group()
+def admin() -> None:
+    """Administer a replica. Uses SYNCD_ADMIN_DSN."""
+
+
+# --- organizations ------------------------------------------------------------------------------
+
+
+@admin.group()
+def org() -> None:
+    """Organizations: each sees only its own."""
+
+
+@org.command()
+@click.argument("name")
+@verb
+def create(app: App, name: str) -> None:
+    """Create an organization."""
+    with administration(app) as replica:
+        made = replica.create_organization(name)
+    app.emit({"id": made, "name": name}, f"{made}\nNext: syncd admin member add '{name}' PERSON")
+
+
+@org.command("list")
+@verb
+def list_organizations(app: App) -> None:
+    """List the organizations."""
+    with administration(app) as replica:
+        found = replica.organizations()
+    document = [{**o._asdict(), "created_at": o.created_at.isoformat()} for o in found]
+    rows = [(o.name, o.members, f"{o.cloud_seq:,}", o.id) for o in found]
+    columns = ("NAME", "MEMBERS", "ENTRIES", "ID")
+    app.emit(document, lambda: render.table(columns, rows))
+
+
+# --- members ------------------------------------------------------------------------------------
+
+
+@admin.group()
+def member() -> None:
+    """Members of an organization."""
+
+
+@member.command("add")
+@click.argument("organization")
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice(["member", "lead", "auditor"]), default="member", show_default=True,
+    help="A lead may run admin queries, an auditor may only read.",
+)  # fmt: skip
+@click.option("--machine", default="first machine", show_default=True, help="What to call it.")
+@verb
+def add_member(app: App, organization: str, name: str, role: str, machine: str) -> None:
+    """Add a member, and make a login for their first machine.
+
+    Prints its DSN, this once. On that machine: syncd login
+    """
+    with administration(app) as replica:
+        found = replica.organization(organization)
+        made = replica.add_member(found.id, name, role, machine)
+    app.emit(login_document(made, found.id), lambda: login_text(made))
+
+
+@member.command("remove")
+@click.argument("organization")
+@click.argument("name")
+@click.option("--reason", default="removed by an administrator", show_default=True, help="Why.")
+@verb
+def remove_member(app: App, organization: str, name: str, reason: str) -> None:
+    """Refuse a member and all their machines from now on. What they wrote stays."""
+    with administration(app) as replica:
+        found = replica.organization(organization)
+        machines = replica.remove_member(found.id, name, reason)
+    refused = render.count(machines, "machine", "machines")
+    app.emit({"removed": name, "machines": machines}, f"{name} is refused, with {refused}.")
+
+
+@member.command("list")
+@click.argument("organization")
+@verb
+def list_members(app: App, organization: str) -> None:
+    """List the members of an organization."""
+    with administration(app) as replica:
+        found = replica.members(replica.organization(organization).id)
+    document = [
+        {**m._asdict(), "added_at": m.added_at.isoformat(),
+         "removed_at": m.removed_at.isoformat() if m.removed_at else None}
+        for m in found
+    ]  # fmt: skip
+    rows = [(m.name, m.kind, m.machines, "removed" if m.removed_at else "active") for m in found]
+    columns = ("NAME", "ROLE", "MACHINES", "STATE")
+    app.emit(document, lambda: render.table(columns, rows))
+
+
+@member.command("reset")
+@click.argument("organization")
+@click.argument("name")
+@click.option("--machine", help="Which, if there are several: its name or login.")
+@verb
+def reset_member(app: App, organization: str, name: str, machine: str | None) -> None:
+    """Give a member's machine a new password.
+
+    Prints its DSN, this once; the old password is refused from then on.
+    """
+    with administration(app) as replica:
+        found = replica.organization(organization)
+        machines = [m for m in replica.machines(found.id, name) if not m.revoked]
+        if machine is None and len(machines) > 1:
+            names = ", ".join(m.name for m in machines)
+            raise click.UsageError(f"{name} has several machines: add --machine, one of {names}")
+        chosen = one_of(machines, machine or (machines[0].login if machines else name))
+        made = replica.reset_machine(found.id, chosen.login)
+    app.emit(login_document(made, found.id), lambda: login_text(made))
+
+
+# --- machines -----------------------------------------------------------------------------------
+
+
+@admin.group()
+def device() -> None:
+    """Machines of an organization."""
+
+
+@device.command("add")
+@click.argument("organization")
+@click.argument("name")
+@click.argument("machine")
+@verb
+def add_device(app: App, organization: str, name: str, machine: str) -> None:
+    """Make a login for another machine of a member.
+
+    Prints its DSN, this once. On that machine: syncd login
+    """
+    with administration(app) as replica:
+        found = replica.organization(organization)
+        made = replica.add_machine(found.id, name, machine)
+    app.emit(login_document(made, found.id), lambda: login_text(made))
+
+
+@device.command("list")
+@click.argument("organization")
+@verb
+def list_devices(app: App, organization: str) -> None:
+    """List the machines of an organization."""
+    with administration(app) as replica:
+        machines = replica.machines(replica.organization(organization).id)
+    app.emit([machine_document(m) for m in machines], lambda: machine_table(machines))
+
+
+@device.command("revoke")
+@click.argument("organization")
+@click.argument("machine")
+@click.option("--reason", default="revoked by an administrator", show_default=True, help="Why.")
+@verb
+def revoke_device(app: App, organization: str, machine: str, reason: str) -> None:
+    """Refuse a machine from now on; its open connections are ended at once."""
+    with administration(app) as replica:
+        found = replica.organization(organization)
+        chosen = one_of(replica.machines(found.id), machine)
+        replica.revoke_machine(found.id, chosen.login, reason)
+    app.emit({"role": chosen.login, "revoked": True}, f"{chosen.name} is refused from now on.")
+
+
+# --- after a disaster ---------------------------------------------------------------------------
+
+
+@admin.group()
+def roles() -> None:
+    """The server's roles."""
+
+
+@roles.command("sync")
+@verb
+def sync_roles(app: App) -> None:
+    """Make the roles anew from the tables, after a restore into another server.
+
+    Run it before the restore too: a dump refers to roles that must exist. Passwords are in no
+    dump: the machines named need `syncd admin member reset`.
+    """
+    with administration(app) as replica:
+        made = replica.sync_roles()
+    text = "\n".join(["These need a new password:", *made]) if made else "All roles are there."
+    app.emit({"without_password": made}, text)
+
+
+@admin.group()
+def recovery() -> None:
+    """Let devices bring back what a lost machine had written."""
+
+
+@recovery.command("open")
+@click.argument("organization")
+@verb
+def open_recovery(app: App, organization: str) -> None:
+    """Allow every device to send other devices' signed entries (`syncd prove --repair`)."""
+    _set_recovery(app, organization, is_open=True)
+
+
+@recovery.command("close")
+@click.argument("organization")
+@verb
+def close_recovery(app: App, organization: str) -> None:
+    """End it."""
+    _set_recovery(app, organization, is_open=False)
+
+
+def _set_recovery(app: App, organization: str, *, is_open: bool) -> None:
+    with administration(app) as replica:
+        found = replica.organization(organization)
+        replica.set_recovery(found.id, is_open=is_open)
+    state = "open" if is_open else "closed"
+    app.emit({"organization_id": found.id, "recovery": state}, f"Recovery is {state}.")

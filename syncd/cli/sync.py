@@ -1,0 +1,161 @@
+"""`syncd sync`, `flush`, `prove`: the exchange with the replica, once and now."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from syncd.cli import render
+from syncd.cli.verb import App, verb
+from syncd.errors import ReplicaError
+
+if TYPE_CHECKING:
+    from syncd.proof import Proof
+    from syncd.sync import Outcome, Progress
+
+_SHOWN = 10
+
+
+@click.command()
+@click.option("--push-only", is_flag=True, help="Send, do not fetch.")
+@click.option("--pull-only", is_flag=True, help="Fetch, do not send.")
+@verb
+def sync(app: App, push_only: bool, pull_only: bool) -> None:
+    """Exchange entries with the replica, once, now."""
+    if push_only and pull_only:
+        raise click.UsageError("--push-only and --pull-only exclude each other")
+    with _progress(app) as progress, app.node.syncing(progress) as engine:
+        outcome = engine.sync(push=not pull_only, pull=not push_only)
+    document = {**outcome._asdict(), "state": "online"}
+    app.emit(document, lambda: _told(outcome))
+
+
+def _told(outcome: Outcome) -> str:
+    sent = render.count(outcome.pushed, "entry", "entries")
+    new = render.count(outcome.pulled, "entry", "entries")
+    lines = [f"Sent {sent}, received {new}."]
+    if outcome.pending:
+        lines.append(f"Still to be sent: {outcome.pending:,}.")
+    if outcome.conflicts:
+        found = render.count(outcome.conflicts, "conflict", "conflicts")
+        lines.append(click.style(f"{found}: ", fg="yellow") + "syncd conflicts list")
+    if outcome.quarantined:
+        found = render.count(outcome.quarantined, "entry", "entries")
+        lines.append(click.style(f"{found} in quarantine: ", fg="red") + "syncd quarantine list")
+    return "\n".join(lines)
+
+
+@contextmanager
+def _progress(app: App) -> Iterator[Progress | None]:
+    """A bar per direction on a terminal, for transfers that take a while."""
+    if app.json or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+    names, bars = {"push": "Sending", "pull": "Receiving"}, dict[str, Any]()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+
+        def report(what: str, done: int, whole: int) -> None:
+            if what not in bars and whole > done:
+                bars[what] = shown.add_task(names[what], total=whole)
+            if what in bars:
+                shown.update(bars[what], completed=done, total=whole)
+
+        yield report
+
+
+@click.command()
+@click.option(
+    "--wait", "seconds", type=click.FloatRange(0), default=10.0, show_default=True,
+    help="Give up after so many seconds.",
+)  # fmt: skip
+@click.pass_context
+@verb
+def flush(app: App, ctx: click.Context, seconds: float) -> None:
+    """Wait until the replica has everything that was written here.
+
+    Exits 6 if it has not by then; what is missing stays safe on this machine.
+    """
+    began, problem = time.monotonic(), ""
+    while True:
+        pending, problem = _attempt(app)
+        left = began + seconds - time.monotonic()
+        if not pending or left <= 0:
+            break
+        time.sleep(min(0.5, left))
+    document = {"safe": not pending, "pending": pending, "last_error": problem,
+                "waited_s": round(time.monotonic() - began, 3)}  # fmt: skip
+    app.emit(document, lambda: _flushed(pending, problem))
+    if pending:
+        ctx.exit(6)
+
+
+def _attempt(app: App) -> tuple[int, str]:
+    """Send; how many entries are left then, and why."""
+    from syncd.errors import UnconfiguredError
+    from syncd.exchange import Exchange
+
+    problem = ""
+    try:
+        with app.node.syncing() as engine:
+            engine.sync(pull=False)
+    except UnconfiguredError:
+        raise
+    except ReplicaError as error:
+        problem = error.message
+    exchange = Exchange(app.node.store, app.node.key.public())
+    return exchange.pending_count()[0], problem
+
+
+def _flushed(pending: int, problem: str) -> str:
+    if not pending:
+        return click.style("Safe: ", fg="green", bold=True) + "the replica has everything."
+    waiting = render.count(pending, "entry waits", "entries wait")
+    text = click.style("Not yet: ", fg="yellow", bold=True) + f"{waiting} on this machine."
+    return f"{text}\n{problem}" if problem else text
+
+
+@click.command()
+@click.option("--repair", is_flag=True, help="Send and fetch what is missing, then look again.")
+@click.pass_context
+@verb
+def prove(app: App, ctx: click.Context, repair: bool) -> None:
+    """Compare everything here with everything at the replica.
+
+    Exits 3 if one side lacks something, and names it.
+    """
+    from syncd import proof
+
+    with app.node.syncing() as engine:
+        engine.meet()
+        found = proof.repair(engine) if repair else proof.prove(engine.exchange, engine.replica)
+    document = {"ok": found.ok, **found._asdict()}
+    app.emit(document, lambda: _proved(found))
+    if not found.ok:
+        ctx.exit(3)
+
+
+def _proved(found: Proof) -> str:
+    if found.ok:
+        all_of_them = render.count(found.local, "entry", "entries")
+        good = click.style("Proven: ", fg="green", bold=True)
+        return good + f"both sides have the same {all_of_them}."
+    lines = [click.style("Different: ", fg="red", bold=True)
+             + f"{found.local:,} entries here, {found.cloud:,} at the replica."]  # fmt: skip
+    for title, missing in (
+        ("Missing at the replica", found.missing_in_cloud),
+        ("Missing here", found.missing_here),
+    ):
+        if missing:
+            more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
+            lines.append(f"{title}: {', '.join(missing[:_SHOWN])}{more}")
+    return "\n".join([*lines, "`syncd prove --repair` exchanges what is missing."])

@@ -1,0 +1,195 @@
+"""What lost, and what to do about it: look at both sides, take the loser back, or let it rest.
+
+Each decision is an entry like any other, so that it reaches every device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from syncd.checkpoint import Checkpoint
+from syncd.compare import changes
+from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, UPDATE, Draft, Entry, uuid7
+from syncd.errors import CheckpointExistsError, CheckpointNotFoundError, FinalizedError, UsageError
+from syncd.fold import FORK, OPEN, Conflict
+from syncd.node import Node, user
+from syncd.service import CheckpointService
+
+RESTORED, DISMISSED = "restored", "dismissed"
+
+
+def everything(node: Node, state: str | None = None) -> list[Conflict]:
+    return [Conflict(*row) for row in node.store.rows("conflicts", (state,))]
+
+
+def named(node: Node, prefix: str) -> Conflict:
+    found = node.store.find("conflict_ids", prefix) if prefix else []
+    if len(found) > 1 and prefix not in found:
+        raise UsageError(f"{prefix!r} fits more than one conflict: {', '.join(found)}")
+    if not found:
+        raise CheckpointNotFoundError(
+            f"there is no conflict {prefix!r}", "`syncd conflicts list --all` shows what there is."
+        )
+    row = node.store.row("conflict", (prefix if prefix in found else found[0],))
+    return Conflict(*(row or ()))
+
+
+def document(conflict: Conflict) -> dict[str, Any]:
+    return {**conflict._asdict(), "bases": orjson.loads(conflict.bases)}
+
+
+def shown(node: Node, prefix: str) -> dict[str, Any]:
+    """Base, winner and loser side by side, and where the two differ."""
+    conflict = named(node, prefix)
+    winner, loser = (node.store.version(entry) for entry in (conflict.winner, conflict.loser))
+    base = _base(node, conflict)
+    ours, theirs = orjson.loads(winner.body), orjson.loads(loser.body)
+    return {
+        **document(conflict),
+        "base": orjson.loads(base.body) if base else None,
+        "ours": _side(winner, ours),
+        "theirs": _side(loser, theirs),
+        "differences": [change._asdict() for change in changes(ours, theirs)],
+    }
+
+
+def _side(entry: Entry, body: Any) -> dict[str, Any]:
+    return {"revision": entry.entry_id, "device_id": entry.device_id, "actor": entry.actor,
+            "at": entry.at, "body": body}  # fmt: skip
+
+
+def _base(node: Node, conflict: Conflict) -> Entry | None:
+    """What both began from, if it is here."""
+    bases = orjson.loads(conflict.bases)
+    return node.store.entry(bases[0]) if bases else None
+
+
+def dismiss(node: Node, prefix: str) -> Conflict:
+    """Let the winner stand; what lost stays in the log."""
+    return _resolve(node, prefix, DISMISSED)
+
+
+def restore(node: Node, prefix: str) -> Conflict:
+    """Make what lost the current version again; what won stays in the log."""
+    return _resolve(node, prefix, RESTORED)
+
+
+def _resolve(node: Node, prefix: str, how: str) -> Conflict:
+    with node.store.transaction():
+        conflict = named(node, prefix)
+        if conflict.state != OPEN:
+            raise CheckpointExistsError(
+                f"conflict {conflict.id} is closed already ({conflict.state})",
+                "`syncd conflicts list` shows what is open.",
+            )
+        if conflict.kind == FORK:
+            _choose(node, conflict, how)
+        else:
+            _settle(node, conflict, how)
+    return named(node, conflict.id)
+
+
+def _settle(node: Node, conflict: Conflict, how: str) -> None:
+    winner, loser = (node.store.version(entry) for entry in (conflict.winner, conflict.loser))
+    if how == RESTORED and winner.op == FINALIZE:
+        raise FinalizedError(f"{winner.entity} {winner.entity_id} is finalized, and stays so")
+    kept = loser if how == RESTORED else winner
+    draft = Draft(
+        uuid7(), kept.entity, kept.entity_id, UPDATE, user(), _meta(kept, how), kept.body,
+        (winner.entry_id, loser.entry_id),
+    )  # fmt: skip
+    node.store.append(draft, node.store.place(draft.meta["task_id"]))
+
+
+def _meta(entry: Entry, how: str) -> dict[str, Any]:
+    """The header's own words about the content; what told of its place is not carried over."""
+    meta: dict[str, Any] = orjson.loads(entry.meta)
+    for name in ("task_seq", "continues", "resolution"):
+        meta.pop(name, None)
+    return {**meta, "resolution": how}
+
+
+def _choose(node: Node, conflict: Conflict, how: str) -> None:
+    """A branch: say which one goes on. To go on from the other one, its state becomes the task's
+    newest checkpoint again."""
+    loser = node.store.version(conflict.loser)
+    task_id = orjson.loads(loser.meta)["task_id"]
+    meta = {"task_id": task_id, "fork": orjson.loads(conflict.bases)[0], "resolution": how}
+    draft = Draft(uuid7(), CHOICE, conflict.entity_id, CREATE, user(), meta, b"{}")
+    node.store.append(draft, node.store.place(task_id))
+    if how == RESTORED:
+        service = CheckpointService(node=node)
+        branch = service.get_checkpoint(conflict.entity_id)
+        service.save(_continued(branch), parent=conflict.entity_id)
+
+
+def _continued(branch: Checkpoint) -> Checkpoint:
+    """The same state as a new checkpoint."""
+    content = branch.to_dict()
+    for name in ("compliance", "revision", "verified", "recorded_parent"):
+        content.pop(name, None)
+    for name in ("checkpoint_id", "timestamp"):
+        content["metadata"].pop(name, None)
+    content["recovery"].pop("last_successful_state", None)
+    return Checkpoint.from_dict(content)
+
+
+# --- quarantine -------------------------------------------------------------------------------
+
+
+def quarantined(node: Node, state: str | None = None) -> list[dict[str, Any]]:
+    names = ("entry_id", "device_id", "reason", "since", "state")
+    rows = node.store.rows("quarantined", (state,))
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _quarantined_id(node: Node, prefix: str) -> str:
+    rows = node.store.rows("quarantined_entry", (prefix, prefix + "\U0010ffff"))
+    if len(rows) == 1:
+        return str(rows[0][0])
+    if rows:
+        raise UsageError(f"{prefix!r} fits more than one entry", "Give more characters.")
+    raise CheckpointNotFoundError(
+        f"there is no entry {prefix!r} in quarantine", "See `syncd quarantine list`."
+    )
+
+
+def retry(node: Node, prefix: str) -> str:
+    """Offer an entry again: ours is written once more, another's is fetched once more."""
+    entry_id = _quarantined_id(node, prefix)
+    with node.store.transaction():
+        entry = node.store.entry(entry_id)
+        if entry is not None and entry.body:
+            _write_again(node, entry)
+        else:
+            _fetch_again(node, entry_id)
+        node.store.change("settle_quarantine", ("retried", entry_id))
+    return entry_id
+
+
+def _write_again(node: Node, entry: Entry) -> None:
+    node.store.version(entry.entry_id)  # raises if it is damaged: that cannot be offered again
+    op = UPDATE if entry.op == CREATE and entry.entity == CHECKPOINT else entry.op
+    meta = _meta(entry, "retried")
+    draft = Draft(
+        uuid7(), entry.entity, entry.entity_id, op, user(), meta, entry.body, (entry.entry_id,)
+    )
+    key = node.key if op == FINALIZE else None
+    node.store.append(draft, node.store.place(meta["task_id"]), key)
+
+
+def _fetch_again(node: Node, entry_id: str) -> None:
+    row = node.store.row("quarantined_content", (entry_id,))
+    content = orjson.loads(row[0]) if row and row[0] else {}
+    if "cloud_seq" in content:
+        node.store.change("drop_batches", (content["cloud_seq"] - 1,))
+
+
+def drop(node: Node, prefix: str) -> str:
+    """Leave it at that: it is no longer counted, its header and reason stay."""
+    entry_id = _quarantined_id(node, prefix)
+    with node.store.transaction():
+        node.store.change("settle_quarantine", ("dropped", entry_id))
+    return entry_id

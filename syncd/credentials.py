@@ -1,0 +1,127 @@
+"""This machine's login to the replica: where it is kept, and how it is put together again.
+
+The DSN goes to config.toml without its password; the password goes to the system's keyring where
+there is one, else to a file that only the user can read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from syncd.config import Settings
+from syncd.errors import ConfigError, UnconfiguredError
+from syncd.seal import publish_once
+
+_SERVICE = "syncd"
+
+
+def dsn(home: Path, settings: Settings) -> str:
+    """The DSN to connect with, password included unless libpq finds one itself."""
+    from syncd.replica.link import with_password, without_password
+
+    bare = settings["cloud.dsn"]
+    if not bare:
+        raise UnconfiguredError("no replica is configured: this home is local only")
+    if without_password(bare)[1]:
+        return str(bare)
+    return with_password(bare, _password(home, bare))
+
+
+def keep(home: Path, given: str) -> str:
+    """Make a DSN this home's login; where its password is kept."""
+    from syncd.replica.link import without_password
+
+    bare, password = without_password(given)
+    forget(home)
+    place = ""
+    if password:
+        place = "the keyring" if _keyring_took(bare, password) else _file_took(home, password)
+    _set_dsn(home / "config.toml", bare)
+    return place
+
+
+def forget(home: Path) -> None:
+    """Remove the login from this home."""
+    from syncd.config import load
+
+    file = home / "config.toml"
+    kept = load(file)["cloud.dsn"] if file.exists() else ""
+    if kept:
+        _keyring_dropped(kept)
+    _file(home).unlink(missing_ok=True)
+    _set_dsn(file, "")
+
+
+def _password(home: Path, bare: str) -> str:
+    file = _file(home)
+    if file.exists():
+        try:
+            return file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    return _keyring_password(bare)
+
+
+def _file(home: Path) -> Path:
+    return home / "keys" / "cloud.password"
+
+
+def _file_took(home: Path, password: str) -> str:
+    file = _file(home)
+    publish_once(file, password.encode())
+    return str(file)
+
+
+def _set_dsn(file: Path, bare: str) -> None:
+    """Change one setting and leave the user's file as it is otherwise."""
+    import tomlkit
+
+    if not bare and not file.exists():
+        return
+    document = tomlkit.parse(file.read_text(encoding="utf-8") if file.exists() else "")
+    table = document.setdefault("cloud", tomlkit.table())
+    if bare:
+        table["dsn"] = bare
+    else:
+        table.pop("dsn", None)
+        if not table:
+            document.pop("cloud")
+    draft = file.with_name(f"{file.name}.{os.getpid()}.new")
+    draft.write_text(tomlkit.dumps(document), encoding="utf-8")
+    draft.chmod(0o600)
+    draft.replace(file)
+
+
+# --- the system's keyring -----------------------------------------------------------------------
+
+
+def _keyring_took(bare: str, password: str) -> bool:
+    import keyring
+    from keyring.errors import KeyringError
+
+    try:
+        keyring.set_password(_SERVICE, bare, password)
+        return keyring.get_password(_SERVICE, bare) == password
+    except (KeyringError, OSError, RuntimeError):
+        return False
+
+
+def _keyring_password(bare: str) -> str:
+    import keyring
+    from keyring.errors import KeyringError
+
+    try:
+        return keyring.get_password(_SERVICE, bare) or ""
+    except (KeyringError, OSError, RuntimeError):
+        return ""
+
+
+def _keyring_dropped(bare: str) -> None:
+    import keyring
+    from keyring.errors import KeyringError
+
+    try:
+        keyring.delete_password(_SERVICE, bare)
+    except (KeyringError, OSError, RuntimeError):
+        return

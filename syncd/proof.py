@@ -1,0 +1,132 @@
+"""Do both sides have the same? Digests of everything are compared, then what they disagree on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import orjson
+
+from syncd.entry import Entry
+from syncd.exchange import Exchange
+from syncd.replica import Replica, encoded
+from syncd.sync import Engine
+
+_THOUSAND = 1_000
+Place = tuple[str, int]
+
+
+class Proof(NamedTuple):
+    """How many entries each side has, and the ids of those that the other has not."""
+
+    local: int
+    cloud: int
+    missing_in_cloud: list[str]
+    missing_here: list[str]
+
+    @property
+    def ok(self) -> bool:
+        return not self.missing_in_cloud and not self.missing_here
+
+
+class _Gap(NamedTuple):
+    """One entry that one side lacks; `cloud_seq` if it is the replica that has it."""
+
+    device_id: str
+    device_seq: int
+    entry_id: str
+    cloud_seq: int | None
+
+
+def prove(exchange: Exchange, replica: Replica) -> Proof:
+    here, there = _local_digests(exchange), replica.digests()
+    gaps = list(_gaps(exchange, replica, here, there))
+    return Proof(
+        sum(count for count, _ in here.values()),
+        sum(count for count, _ in there.values()),
+        [gap.entry_id for gap in gaps if gap.cloud_seq is None],
+        [gap.entry_id for gap in gaps if gap.cloud_seq is not None],
+    )
+
+
+def repair(engine: Engine) -> Proof:
+    """Send what the replica lacks, fetch what this device lacks, and look again."""
+    exchange, replica = engine.exchange, engine.replica
+    here, there = _local_digests(exchange), replica.digests()
+    gaps = list(_gaps(exchange, replica, here, there))
+    missing_here = [gap.cloud_seq for gap in gaps if gap.cloud_seq is not None]
+    if missing_here:
+        with exchange.store.transaction():
+            exchange.run("drop_batches", min(missing_here) - 1)
+    allowed = engine.sendable()
+    for device_id, group in groupby(
+        sorted((g.device_id, g.device_seq) for g in gaps if g.cloud_seq is None),
+        key=lambda place: place[0],
+    ):
+        if device_id in allowed:
+            _resend(exchange, replica, device_id, [number for _, number in group])
+    engine.sync()
+    return prove(exchange, replica)
+
+
+def _resend(exchange: Exchange, replica: Replica, device_id: str, numbers: list[int]) -> None:
+    """In runs that follow each other; the replica knows where each belongs."""
+    for run in _runs(numbers):
+        rows = exchange.store.rows("device_range", (device_id, run[0], run[-1]))
+        entries = [Entry(*row) for row in rows]
+        exchange.mark(entries, replica.push(encoded(entries)))
+
+
+def _runs(numbers: list[int]) -> Iterator[list[int]]:
+    run: list[int] = []
+    for number in numbers:
+        if run and (number != run[-1] + 1 or len(run) == _THOUSAND):
+            yield run
+            run = []
+        run.append(number)
+    if run:
+        yield run
+
+
+# --- comparing ----------------------------------------------------------------------------------
+
+
+def _local_digests(exchange: Exchange) -> dict[Place, tuple[int, str]]:
+    rows = exchange.store.rows("fingerprints")
+    found: dict[Place, tuple[int, str]] = {}
+    for place, group in groupby(rows, key=lambda row: (row[0], (row[1] - 1) // _THOUSAND)):
+        chains = [row[2] for row in group]
+        found[place] = len(chains), hashlib.sha256(b"".join(chains)).hexdigest()
+    return found
+
+
+def _gaps(
+    exchange: Exchange,
+    replica: Replica,
+    here: dict[Place, tuple[int, str]],
+    there: dict[Place, tuple[int, str]],
+) -> Iterator[_Gap]:
+    for place in sorted(here.keys() | there.keys()):
+        if here.get(place) != there.get(place):
+            yield from _differences(exchange, replica, *place)
+
+
+def _differences(
+    exchange: Exchange, replica: Replica, device_id: str, number: int
+) -> Iterator[_Gap]:
+    first = number * _THOUSAND + 1
+    numbers = orjson.dumps(list(range(first, first + _THOUSAND))).decode()
+    rows = exchange.store.rows("ids_at", (device_id, numbers))
+    mine = {(row[0], row[2]): row[1] for row in rows}
+    theirs = {
+        (seq, chain): (entry_id, cloud_seq)
+        for seq, entry_id, chain, cloud_seq in replica.thousand(device_id, number)
+    }
+    for (seq, chain), entry_id in mine.items():
+        if (seq, chain) not in theirs:
+            yield _Gap(device_id, seq, entry_id, None)
+    for (seq, chain), (entry_id, cloud_seq) in theirs.items():
+        if (seq, chain) not in mine:
+            yield _Gap(device_id, seq, entry_id, cloud_seq)
