@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ _DECISIONS = (
     ("Store the provider's answer verbatim", "disputes are settled on what was really said"),
 )
 _ALTERNATIVES = ("serializable isolation for every request", "a nightly job that repairs balances")
+_SUBJECTS = ("refund", "ledger", "retry", "invoice", "webhook", "payout", "dispute", "fee")
 _PADDING = "the sandbox of the card provider answers as production does; "
 
 
@@ -82,6 +84,43 @@ def large() -> Payload:
     )
     metrics = _metrics([_file(number) for number in range(30)])
     return _fitted(Payload("20 KB", state, context, metrics), 20_480)
+
+
+def varied(payload: Payload, number: int) -> Payload:
+    """Of the same shape and about the same size, but with texts and numbers of its own: an index
+    of equal contents would be small."""
+    chosen = random.Random(number)
+    title, (decision, reason) = chosen.choice(_WORK), chosen.choice(_DECISIONS)
+    state = ExecutionState(
+        phase=chosen.choice(("planning", "implementing", "testing", "reviewing")),
+        completed_items=[f"Add {_words(chosen, 1)}"],
+        pending_items=[f"Test {_words(chosen, 1)}"],
+    )
+    context = ContextSummary.from_dict(
+        {
+            "key_decisions": [{"decision": _words(chosen, 2), "rationale": _words(chosen, 3)}],
+            "assumptions": [f"{title} ({number}): {decision}, as {reason}"[:_room(payload)]],
+        }
+    )
+    metrics = CheckpointMetrics(
+        tokens_consumed=chosen.randrange(200_000),
+        tools_invoked=chosen.randrange(100),
+        files_modified=[f"src/{_words(chosen, 1)}.py"],
+        tests_status=TestStatus(
+            passed=chosen.randrange(900), failed=chosen.randrange(9), skipped=chosen.randrange(9),
+            coverage_percent=chosen.randrange(1_000) / 10,
+        ),
+        duration_seconds=chosen.randrange(1, 20_000) / 10,
+    )  # fmt: skip
+    return Payload(payload.label, state, context, metrics)
+
+
+def _words(chosen: random.Random, count: int) -> str:
+    return " ".join(chosen.choice(_SUBJECTS) + str(chosen.randrange(1_000)) for _ in range(count))
+
+
+def _room(payload: Payload) -> int:
+    return sum(map(len, payload.context.assumptions))
 
 
 def create(service: CheckpointService, payload: Payload, task: str = TASK) -> str:

@@ -7,8 +7,13 @@ BEGIN
   FOREACH wanted IN ARRAY ARRAY['syncd_owner', 'syncd_admin', 'syncd_auditor', 'syncd_member',
                                 'syncd_lead'] LOOP
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = wanted) THEN
-      EXECUTE format('CREATE ROLE %I NOLOGIN %s', wanted,
-                     CASE wanted WHEN 'syncd_admin' THEN 'CREATEROLE' ELSE '' END);
+      BEGIN
+        EXECUTE format('CREATE ROLE %I NOLOGIN %s', wanted,
+                       CASE wanted WHEN 'syncd_admin' THEN 'CREATEROLE' ELSE '' END);
+      -- Somebody else installs into another database of this server, and has done so by now.
+      EXCEPTION WHEN duplicate_object OR unique_violation THEN
+        NULL;
+      END;
     END IF;
   END LOOP;
   -- Whoever installs acts as the owner and as an administrator; from PostgreSQL 16 on, having

@@ -14,8 +14,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd.entry import Entry
-from syncd.errors import CheckpointNotFoundError, SyncdError
+from syncd.entry import CHECKPOINT, Entry
+from syncd.errors import (
+    CheckpointNotFoundError,
+    ReplicaError,
+    ReplicaUnreachableError,
+    SyncdError,
+)
 from syncd.node import Node, lock_problem
 from syncd.seal import fingerprint, flaw
 from syncd.sql import SQLITE_VERSION, version_of
@@ -50,7 +55,7 @@ def explain(node: Node, prefix: str) -> dict[str, Any]:
         "parent": current[9],
         "linked_parents": [parent for (parent,) in links],
         "versions": versions,
-        "safe": {"local": all(v["problem"] is None for v in versions), "cloud": "unconfigured"},
+        "safe": _safety(node, versions),
     }
 
 
@@ -62,18 +67,14 @@ def _entry(node: Node, prefix: str) -> Entry | None:
 
 
 def _lineage(node: Node, current: tuple[Any, ...]) -> Iterator[dict[str, Any]]:
-    """The versions from the newest back, each through the base it names."""
+    """All versions, those that lost included, newest first."""
     row = current[VIEW_COLUMNS : VIEW_COLUMNS + len(Entry._fields)]
-    pending = [Entry(*row)] if row[0] is not None else []
-    seen: set[str] = set()
-    while pending:
-        entry = pending.pop()
-        seen.add(entry.entry_id)
+    entries = {row[1]: Entry(*row)} if row[0] is not None else {}
+    for version in node.store.rows("versions_of", (current[0], CHECKPOINT)):
+        if (found := node.store.entry(version[1])) is not None:
+            entries[found.entry_id] = found
+    for entry in sorted(entries.values(), key=lambda e: (e.effective_hlc, e.seq), reverse=True):
         yield _version(entry)
-        for base in orjson.loads(entry.bases):
-            found = node.store.entry(base)
-            if found and base not in seen:
-                pending.append(found)
 
 
 def _version(entry: Entry) -> dict[str, Any]:
@@ -91,7 +92,54 @@ def _version(entry: Entry) -> dict[str, Any]:
         "signed": entry.signature is not None,
         "bytes": len(entry.body),
         "problem": flaw(entry),
+        "cloud_seq": entry.cloud_seq,
+        "verdict": _verdict(entry),
     }
+
+
+def _verdict(entry: Entry) -> str:
+    """What the replica has said about it."""
+    if entry.refused is not None:
+        return f"refused: {entry.refused}"
+    if entry.cloud_seq is None:
+        return "queued"
+    return "accepted" if entry.effective_hlc == entry.hlc else "capped"
+
+
+def _safety(node: Node, versions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Whether each version is intact here, and where else it is."""
+    local = all(version["problem"] is None for version in versions)
+    if not node.settings["cloud.dsn"]:
+        return {"local": local, "cloud": "unconfigured"}
+    waiting = [v for v in versions if v["verdict"] == "queued"]
+    refused = [v for v in versions if v["verdict"].startswith("refused")]
+    state = "refused" if refused else "queued" if waiting else "acknowledged"
+    since = min(v["at"] for v in waiting or versions)
+    attempts = [
+        dict(zip(("at", "pushed", "pulled", "error"), row, strict=True))
+        for row in node.store.rows("attempts_since", (since,))
+    ]
+    return {
+        "local": local,
+        "cloud": state,
+        "attempts": len(attempts),
+        "last_attempt": attempts[0] if attempts else None,
+        "devices": _holders(node, [v["cloud_seq"] for v in versions if v["cloud_seq"]]),
+    }
+
+
+def _holders(node: Node, numbers: list[int]) -> list[dict[str, Any]] | None:
+    """Which devices have pulled all of it; None if the replica cannot be asked now."""
+    if not numbers:
+        return []
+    replica = node.replica()
+    try:
+        rows = replica.pullers(max(numbers))
+    except ReplicaError:
+        return None
+    finally:
+        replica.close()
+    return [{"device_id": device, "machine": name, "pulled": has} for device, name, has in rows]
 
 
 # --- stats ------------------------------------------------------------------------------------
@@ -99,6 +147,7 @@ def _version(entry: Entry) -> dict[str, Any]:
 
 def stats(node: Node) -> dict[str, Any]:
     entries, cursor, checkpoints, tasks, problems = node.store.row("counts") or (0, 0, 0, 0, 0)
+    conflicts, quarantined = node.store.row("counts_open") or (0, 0)
     sizes = node.store.rows("task_sizes", (10,))
     return {
         "device_id": node.store.device_id,
@@ -108,6 +157,8 @@ def stats(node: Node) -> dict[str, Any]:
         "checkpoints": checkpoints,
         "tasks": tasks,
         "problems": problems,
+        "conflicts": conflicts,
+        "quarantined": quarantined,
         "bytes": {
             "database": _size(node.database),
             "wal": _size(node.database.with_name("context.db-wal")),
@@ -243,6 +294,27 @@ def _views(node: Node) -> Check:
     return Check("", "ok", "lead to their entries")
 
 
+def _replica(node: Node) -> Check:
+    """Unreachable is no fault of this installation: offline is normal."""
+    if not node.settings["cloud.dsn"]:
+        return Check("", "ok", "none: this home is local only")
+    replica = node.replica()
+    try:
+        member = replica.membership
+    except ReplicaUnreachableError as error:
+        return Check("", "ok", f"offline ({error.message})")
+    finally:
+        replica.close()
+    return Check("", "ok", f"{member.machine} of {member.member}, in {member.organization}")
+
+
+def _waiting(node: Node) -> Check:
+    conflicts, quarantined = node.store.row("counts_open") or (0, 0)
+    if quarantined:
+        return Check("", "attention", f"{quarantined} entries", "See `syncd quarantine list`.")
+    return Check("", "ok", f"nothing in it; {conflicts} open conflicts")
+
+
 def _python(_: Node) -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     return Check("", "ok", f"Python {version}, pid {os.getpid()}, {sys.executable}")
@@ -257,5 +329,7 @@ _CHECKS: dict[str, Callable[[Node], Check]] = {
     "views": _views,
     "record": _record,
     "signing key": _key,
+    "replica": _replica,
+    "quarantine": _waiting,
     "python": _python,
 }

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from postgres import Session
 
 from syncd import CheckpointService, ExecutionState
 from syncd.cli.app import command_paths
@@ -46,6 +47,26 @@ def test_the_five_minutes_work_as_written(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Intact" in done.stdout
+
+
+def test_two_machines_are_connected_as_written(postgres: Session, tmp_path: Path) -> None:
+    """Pasting the DSN is what a script does with a pipe."""
+    section = README.split("## Connect two machines")[1].split("**A managed PostgreSQL.**")[0]
+    script = "\n".join(re.findall(r"```sh\n(.*?)```", section, re.S))
+    script = re.sub(r"^syncd (admin member|device) add .*$", r"DSN=$(\g<0>\n)", script, flags=re.M)
+    script = re.sub(r"syncd login .*$", 'syncd login - <<< "${DSN%%$\'\\n\'*}"', script, flags=re.M)
+    script = script.replace("/tmp/desktop", str(tmp_path / "desktop"))
+    begin = "set -euo pipefail\nsyncd checkpoint create --task dark-mode --agent ann\n"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    folder = postgres.place("readme")
+    done = subprocess.run(
+        ["bash", "-c", begin + script], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PATH": path, "SYNCD_CLOUD_FOLDER": str(folder)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Sent 1 entry" in done.stdout
+    assert "received 1 entry" in done.stdout
+    assert "both sides have the same 1 entry" in done.stdout
 
 
 def test_the_python_example_works_as_written() -> None:

@@ -79,7 +79,8 @@ def _verdict(report: dict[str, Any]) -> str:
 def explain(app: App, entry: str) -> None:
     """Tell the life of a checkpoint.
 
-    Its versions, who wrote them, whether they are intact. ID may be a revision too.
+    Its versions, who wrote them, whether they are intact and sent, which machines have them. ID
+    may be a revision too.
     """
     from syncd import diagnosis
 
@@ -100,7 +101,26 @@ def _story(found: dict[str, Any]) -> str:
             f"  revision {version['revision']}, cursor {version['cursor']}, "
             f"number {version['device_seq']} of device {version['device_id']}"
         )
-    return "\n".join(lines)
+        place = f", number {version['cloud_seq']} there" if version["cloud_seq"] else ""
+        lines.append(f"  replica: {version['verdict']}{place}")
+    return "\n".join([*lines, *_elsewhere(found.get("safe", {}))])
+
+
+def _elsewhere(safe: dict[str, Any]) -> list[str]:
+    """What is known of other places, if there is a replica."""
+    if safe.get("cloud", "unconfigured") == "unconfigured":
+        return []
+    lines = []
+    if attempt := safe["last_attempt"]:
+        outcome = attempt["error"] or "done"
+        tries = render.count(safe["attempts"], "attempt", "attempts")
+        lines.append(f"{tries} since, the last at {attempt['at']}: {outcome}")
+    if safe["devices"] is None:
+        lines.append("Which machines have it cannot be asked now: the replica is not reachable.")
+    for device in safe["devices"] or []:
+        has = "has it" if device["pulled"] else "has not fetched it yet"
+        lines.append(f"{render.clean(device['machine'])} ({device['device_id']}) {has}")
+    return lines
 
 
 @click.command()

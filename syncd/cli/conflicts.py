@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from syncd.fold import Conflict
 
 
+# What follows from the rest: shown in full with --json only.
+_DERIVED = ("compliance.event_log_ref", "recovery.continuation_prompt", "metadata.timestamp")
+
+
 @click.group()
 def conflicts() -> None:
     """Versions and branches that lost against another machine's."""
@@ -54,6 +58,8 @@ def _sides(found: dict[str, Any]) -> str:
             f"{name:<7} {side['at']} by {render.clean(side['actor'])}, device {side['device_id']}"
         )
     for change in found["differences"]:
+        if change["path"] in _DERIVED:
+            continue
         base = _at(found["base"], change["path"])
         lines.append(click.style(change["path"], bold=True))
         lines.append(f"  base    {_brief(base)}")

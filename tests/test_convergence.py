@@ -1,0 +1,358 @@
+"""Whatever happens in whatever order, all devices and the replica end up with the same.
+
+Histories are lists of small numbers: each step says what happens, to which device, and two choices
+that it makes. Hypothesis turns a failing one into one in which nearly nothing happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+from counts import full
+from devices import AFTER, BEFORE, Device, Team, team
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from postgres import Cluster
+from replicas import Cloud, cloud_on
+
+from syncd import CheckpointService, conflicts, exchange, sync, tasks
+from syncd.entry import FINALIZE, Version, heads, winner
+from syncd.errors import CheckpointError, ReplicaUnreachableError
+from syncd.replica import device as replica_device
+
+HISTORIES = full(40, 500)
+MOST_DEVICES = 5
+HOUR = 3_600_000
+SKEWS = (0, 0, 3 * HOUR, -3 * HOUR, 10 * 365 * 24 * HOUR)
+
+
+class Step(NamedTuple):
+    """What happens, to whom, and two choices."""
+
+    what: str
+    who: int
+    a: int
+    b: int
+
+
+@pytest.fixture(scope="module")
+def cloud(cluster: Cluster) -> Iterator[Cloud]:
+    with cloud_on(cluster) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_batches() -> Iterator[None]:
+    """So that few entries make many batches and pages, each of which can be cut off."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange, "BATCH_ROWS", 3)
+        patch.setattr(replica_device, "PAGE_ROWS", 4)
+        patch.setattr(sync, "_PAUSE_SECONDS", 0.0)
+        yield
+
+
+class History:
+    """Devices to which things happen, and what their users were told is written."""
+
+    def __init__(self, made: Team, skews: list[int]) -> None:
+        self.team = made
+        self.devices = [made.device(skew) for skew in skews]
+        self.alone: set[Device] = set()
+        self.told: dict[str, bytes] = {}
+        self._copies: dict[Device, Any] = {}
+
+    def play(self, step: Step) -> None:
+        device = self.devices[step.who % len(self.devices)]
+        happen: Callable[[Device, int, int], None] = getattr(self, step.what)
+        with suppress(CheckpointError):  # a finalized checkpoint, an id in use: said to the user
+            happen(device, step.a, step.b)
+
+    # --- what users do --------------------------------------------------------------------------
+
+    def nothing(self, device: Device, a: int, b: int) -> None:
+        pass
+
+    def create(self, device: Device, a: int, b: int) -> None:
+        """Now and then below a parent that is not the newest."""
+        with self._noting(device.service) as service:
+            parent = self._checkpoint(device, a) if b % 3 == 0 else None
+            service.create_checkpoint(f"task {a % 2}", f"agent {b % 3}", parent=parent)
+
+    def create_named(self, device: Device, a: int, b: int) -> None:
+        """An id of the user's own, which may be in use elsewhere, for another task even."""
+        with self._noting(device.service) as service:
+            name = f"named {a % 4}"
+            if b % 5 == 0:
+                name = self._checkpoint(self.devices[a % len(self.devices)], b) or name
+            service.create_checkpoint(f"task {b % 2}", "agent", checkpoint_id=name)
+
+    def update(self, device: Device, a: int, b: int) -> None:
+        if found := self._checkpoint(device, a):
+            changes: dict[str, Any] = {"execution_state": {"current_focus": f"focus {b}"}}
+            if b % 4 == 0:
+                changes["recovery"] = {"last_successful_state": self._checkpoint(device, b)}
+            with self._noting(device.service) as service:
+                service.update_checkpoint(found, changes)
+
+    def finalize(self, device: Device, a: int, b: int) -> None:
+        if found := self._checkpoint(device, a):
+            with self._noting(device.service) as service:
+                service.finalize_checkpoint(found, ("complete", "failed")[b % 2])
+
+    def link(self, device: Device, a: int, b: int) -> None:
+        parent, child = self._checkpoint(device, a), self._checkpoint(device, b)
+        if parent and child:
+            with self._noting(device.service) as service:
+                service.link_checkpoints(parent, child)
+
+    def describe_task(self, device: Device, a: int, b: int) -> None:
+        with self._noting(device.service) as service:
+            if b % 2:
+                tasks.add(service.node, f"task {a % 2}", title=f"title {b}")
+            else:
+                tasks.change(service.node, f"task {a % 2}", budget=b)
+
+    def resolve(self, device: Device, a: int, b: int) -> None:
+        found = conflicts.everything(device.node, "open")
+        if found:
+            decide = (conflicts.restore, conflicts.dismiss)[b % 2]
+            with self._noting(device.service) as service:
+                decide(service.node, found[a % len(found)].id)
+
+    # --- syncing, and what comes in between -----------------------------------------------------
+
+    def exchange(self, device: Device, a: int, b: int) -> None:
+        if device not in self.alone:
+            push, pull = ((True, True), (True, False), (False, True))[a % 3]
+            device.sync(push=push, pull=pull)
+
+    def cut(self, device: Device, a: int, b: int) -> None:
+        """The connection ends before one of the calls, or after it was done but not answered."""
+        device.replica.arm(a % 20 + 1, (BEFORE, AFTER)[b % 2])
+        with suppress(ReplicaUnreachableError):
+            self.exchange(device, b, a)
+        device.replica.disarm()
+
+    def meanwhile(self, device: Device, a: int, b: int) -> None:
+        """Another process of the same home writes, or another device syncs, during a sync."""
+        others = [other for other in self.devices if other is not device]
+        events = (
+            partial(self._write_beside, device, a),
+            partial(self._write_beside, device, a),
+            partial(self.exchange, others[a % len(others)], b, a),
+        )
+        device.replica.arm(a % 12 + 1, (BEFORE, AFTER)[b % 2], events[b % len(events)])
+        self.exchange(device, b, a)
+        device.replica.disarm()
+
+    def _write_beside(self, device: Device, a: int) -> None:
+        service = CheckpointService(home=device.home)
+        with self._noting(service):
+            service.create_checkpoint(f"task {a % 2}", "beside")
+            if a % 2 and (found := self._checkpoint(device, a)):
+                with suppress(CheckpointError):
+                    service.update_checkpoint(found, {"execution_state": {"current_focus": "b"}})
+        service.close()
+
+    def part(self, device: Device, a: int, b: int) -> None:
+        self.alone.add(device)
+
+    def meet(self, device: Device, a: int, b: int) -> None:
+        self.alone.discard(device)
+
+    # --- disasters ------------------------------------------------------------------------------
+
+    def set_clock(self, device: Device, a: int, b: int) -> None:
+        device.skew_ms = SKEWS[a % len(SKEWS)]
+
+    def copy(self, device: Device, a: int, b: int) -> None:
+        self._copies[device] = device.copy(self.team.place / f"copy {id(device)}.db")
+
+    def restore(self, device: Device, a: int, b: int) -> None:
+        """What was only on this disk after the copy is gone: nobody can bring that back."""
+        if device in self._copies:
+            before = device.entry_ids()
+            device.restore(self._copies[device])
+            gone = before - device.entry_ids() - self.at_replica()
+            for other in self.devices:
+                gone -= other.entry_ids()
+            for entry_id in gone:
+                del self.told[entry_id]
+
+    def clone(self, device: Device, a: int, b: int) -> None:
+        if len(self.devices) < MOST_DEVICES:
+            self.devices.append(self.team.joined(device.clone(self.team.home())))
+
+    # --- what is there --------------------------------------------------------------------------
+
+    def _checkpoint(self, device: Device, choice: int) -> str:
+        found = device.rows("SELECT id FROM checkpoints ORDER BY hlc DESC, id DESC")
+        return str(found[choice % len(found)][0]) if found else ""
+
+    def _noting(self, service: CheckpointService) -> _Noted:
+        return _Noted(self.told, service)
+
+    def at_replica(self) -> set[str]:
+        rows = self.team.sql("SELECT entry_id::text FROM syncd.log WHERE organization_id = %s")
+        return {entry_id for (entry_id,) in rows}
+
+
+class _Noted:
+    """Keeps what a user's call has written, once it has returned without an error."""
+
+    def __init__(self, told: dict[str, bytes], service: CheckpointService) -> None:
+        self._told = told
+        self._service = service
+        self._connection = service.node.store.connection
+
+    def __enter__(self) -> CheckpointService:
+        found = self._connection.execute("SELECT coalesce(max(seq), 0) FROM log")
+        self._before = found.fetchone()[0]
+        return self._service
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is None:
+            text = "SELECT entry_id, body FROM log WHERE seq > ? AND cloud_seq IS NULL"
+            self._told.update(self._connection.execute(text, (self._before,)).fetchall())
+
+
+# --- what must be the same ----------------------------------------------------------------------
+
+LOG = (
+    "entry_id, device_id, device_seq, entity, entity_id, op, bases, hlc, actor, at, key_id, meta,"
+    " hash, chain, effective_hlc, cloud_seq, batch, refused"
+)
+CHECKPOINTS = (
+    "c.id, c.task_id, c.agent_id, c.agent_type, c.iteration, c.phase, c.status, c.reason, c.tokens,"
+    " c.parent_id, c.final, c.device_id, c.hlc"
+)
+CONFLICTS = "id, kind, entity, entity_id, bases, winner, loser, detected_at, state"
+TASKS = "id, status, budget, retention"
+
+
+def rows_of(device: Device) -> dict[str, list[tuple[Any, ...]]]:
+    """Everything but places in the local log."""
+    return {
+        "log": sorted(device.rows(f"SELECT {LOG} FROM log")),
+        "bodies": sorted(device.rows("SELECT entry_id, body FROM log")),
+        "checkpoints": sorted(
+            device.rows(
+                f"SELECT {CHECKPOINTS}, l.entry_id, f.entry_id, c.task_seq, c.created_at"
+                " FROM checkpoints c JOIN log l ON l.seq = c.seq JOIN log f ON f.seq = c.first_seq"
+            )
+        ),
+        "tasks": sorted(
+            device.rows(f"SELECT {TASKS}, revision, created_at FROM tasks"), key=lambda row: row[0]
+        ),
+        "links": sorted(device.rows("SELECT child_id, parent_id, hlc, revision FROM links")),
+        "participants": sorted(device.rows("SELECT * FROM participants")),
+        "conflicts": sorted(device.rows(f"SELECT {CONFLICTS} FROM conflicts")),
+    }
+
+
+def rows_at(made: Team) -> dict[str, list[tuple[Any, ...]]]:
+    """The same as far as the replica has it."""
+    where = "WHERE organization_id = %s"
+    log = LOG.replace("entry_id, device_id", "entry_id::text, device_id::text")
+    names = "id::text, kind, entity, entity_id, bases, winner::text, loser::text, detected_at,state"
+    columns = CHECKPOINTS.replace("c.final", "c.final::integer").replace(
+        "c.device_id", "c.device_id::text"
+    )
+    found = {
+        "log": made.sql(f"SELECT {log.replace('batch', 'batch::text')} FROM syncd.log {where}"),
+        "bodies": made.sql(f"SELECT entry_id::text, body FROM syncd.log {where}"),
+        "checkpoints": made.sql(
+            f"SELECT {columns}, c.entry_id::text FROM syncd.checkpoints c {where}"
+        ),
+        "tasks": made.sql(f"SELECT {TASKS}, entry_id::text FROM syncd.tasks {where}"),
+        "conflicts": made.sql(f"SELECT {names} FROM syncd.conflicts {where}"),
+    }
+    return {name: sorted(rows, key=str) for name, rows in found.items()}
+
+
+def assert_equal(told: str, mine: Any, theirs: Any) -> None:
+    """Only what differs is of interest."""
+    only_mine = [row for row in mine if row not in theirs]
+    only_theirs = [row for row in theirs if row not in mine]
+    assert (only_mine, only_theirs) == ([], []), told
+    assert len(mine) == len(theirs), told
+
+
+def assert_the_same(history: History) -> None:
+    """On every device, at the replica, and on one that knows nothing but the replica."""
+    made = history.team
+    fresh = made.device()
+    fresh.sync()
+    expected = rows_of(fresh)
+    for number, device in enumerate(made.devices):
+        found = rows_of(device)
+        for name in expected:
+            assert_equal(f"{name} of device {number}", found[name], expected[name])
+        assert device.problems() == []
+        assert device.proof().ok
+        assert device.rows("SELECT * FROM quarantine") == []
+        assert device.exchange.pending_count() == (0, 0)
+    _compare_with_replica(made, expected)
+    assert_equal("current", *_current_by_rule(fresh))
+    bodies = dict(expected["bodies"])
+    assert {entry: bodies.get(entry) for entry in history.told} == history.told
+
+
+def _compare_with_replica(made: Team, expected: dict[str, list[tuple[Any, ...]]]) -> None:
+    there = rows_at(made)
+    for name in ("log", "bodies", "conflicts"):
+        assert_equal(f"{name} at the replica", there[name], expected[name])
+    cut = [row[:14] for row in expected["checkpoints"]]
+    assert_equal("checkpoints at the replica", there["checkpoints"], cut)
+    described = [(*row[:4], row[4] or None) for row in expected["tasks"]]
+    assert_equal("tasks at the replica", there["tasks"], described)
+
+
+def _current_by_rule(device: Device) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """Each checkpoint's current entry as the view has it, and as DESIGN.md §2 says."""
+    by_entity: dict[str, list[Version]] = {}
+    text = "SELECT entity_id, entry_id, bases, op, effective_hlc, device_id, hash FROM log"
+    for entity_id, entry_id, bases, op, *rest in device.rows(f"{text} WHERE entity = 'checkpoint'"):
+        version = Version(entry_id, orjson.loads(bases), op == FINALIZE, *rest)
+        by_entity.setdefault(entity_id, []).append(version)
+    ruled = {(name, winner(heads(found)).entry_id) for name, found in by_entity.items()}
+    viewed = device.rows("SELECT c.id, l.entry_id FROM checkpoints c JOIN log l ON l.seq = c.seq")
+    return set(viewed), ruled
+
+
+# --- histories ----------------------------------------------------------------------------------
+
+# The first is what a shrunken history is made of; what is listed twice happens more often.
+WHATS = (
+    "nothing", "create", "create", "create", "create_named", "create_named", "update", "update",
+    "update", "finalize", "link", "describe_task", "resolve", "resolve", "exchange", "exchange",
+    "exchange", "exchange", "cut", "cut", "meanwhile", "meanwhile", "part", "meet", "set_clock",
+    "copy", "restore", "clone",
+)  # fmt: skip
+steps = st.builds(
+    Step, st.sampled_from(WHATS), st.integers(0, 4), st.integers(0, 60), st.integers(0, 60)
+)
+skews = st.lists(st.sampled_from(SKEWS), min_size=2, max_size=4)
+
+
+@settings(
+    max_examples=HISTORIES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+@given(skews=skews, steps=st.lists(steps, min_size=60, max_size=80))
+def test_all_devices_and_the_replica_converge_and_no_version_is_lost(
+    cloud: Cloud, skews: list[int], steps: list[Step]
+) -> None:
+    with team(cloud) as made:
+        history = History(made, skews)
+        for step in steps:
+            history.play(step)
+        made.settle()
+        assert_the_same(history)
