@@ -6,9 +6,25 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Transfers:
+    """Of the sync part. The backlog is what memory is measured with."""
+
+    entries: int
+    rounds: int
+    organizations: int
+    writers: int
+    round_trips: int
+
+    @property
+    def backlog(self) -> int:
+        return 4 * self.entries
+
+
+@dataclass(frozen=True)
 class Settings:
     samples: int
     entries: int
     start_ups: int
     patience: float
     quick: bool
+    transfers: Transfers = Transfers(50_000, 5, 1_000, 50, 100)

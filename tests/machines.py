@@ -302,8 +302,9 @@ class Team:
         ids = [row[0] for row in first.entries()]
         assert written <= set(ids)
         assert len(ids) == len(set(ids))
-        shown = [self._shown(machine) for machine in machines]
-        assert all(each == shown[0] for each in shown)
+        shown = self._shown(first)
+        for other in others:
+            assert self._shown(other) == shown
         self._replica_agrees(first)
 
     def _shown(self, machine: Machine) -> Any:
@@ -314,7 +315,8 @@ class Team:
         assert machine.sql("SELECT entry_id, reason FROM quarantine WHERE state = 'open'") == []
         conflicts = machine.json("conflicts", "list", "--all")
         listed = machine.json("checkpoint", "list", "--limit", "10000")
-        return listed, conflicts
+        # Machines list in the order in which they came to know of a checkpoint.
+        return sorted(listed, key=lambda shown: str(shown["metadata"]["checkpoint_id"])), conflicts
 
     def _replica_agrees(self, machine: Machine) -> None:
         columns = "entry_id::text, device_id::text, device_seq, upper(encode(chain, 'hex'))"
