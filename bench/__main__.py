@@ -16,14 +16,16 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from bench import growth, payload, report, startup
+from bench import growth, payload, report, startup, sync
 from bench.contenders import contenders
 from bench.disk import PATIENCE_SECONDS, connection, probed, raw_commit, wait_until_calm
 from bench.measure import interleaved
-from bench.results import Comparison, Results, machine
-from bench.settings import Settings
+from bench.results import Comparison, Local, Results, machine
+from bench.settings import Settings, Transfers
+from bench.sync import Sync
 from bench.verdict import verdicts
 
+LOCAL, SYNC = PARTS = ("local", "sync")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -36,34 +38,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # Beside the results and not in /tmp, which may be memory: syncing would cost nothing there.
     with tempfile.TemporaryDirectory(prefix="databases-", dir=options.out) as folder:
-        results = _run(Path(folder), _settings(options))
+        results = _run(Path(folder), _settings(options), options.only)
     _publish(results, options.out)
     return 0
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--only", choices=PARTS, help="run one part")
     parser.add_argument("--samples", type=int, help="timings per operation (4,000)")
     parser.add_argument("--entries", type=int, help="entries of the long history (1,000,000)")
-    parser.add_argument("--quick", action="store_true", help="a smoke run of some seconds")
+    parser.add_argument("--sync-entries", type=int, help="entries to push and pull (50,000)")
+    parser.add_argument("--quick", action="store_true", help="a smoke run of a minute or two")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the results go")
     return parser.parse_args(arguments)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
     if options.quick:
-        usual = Settings(samples=50, entries=20_000, start_ups=3, patience=0.0, quick=True)
+        transfers = Transfers(10_000, 3, 1_000, 20, 50)
+        usual = Settings(50, 20_000, 3, 0.0, quick=True, transfers=transfers)
     else:
-        usual = Settings(4_000, 1_000_000, 40, PATIENCE_SECONDS, quick=False)
+        transfers = Transfers(50_000, 5, 1_000, 50, 200)
+        usual = Settings(4_000, 1_000_000, 40, PATIENCE_SECONDS, quick=False, transfers=transfers)
+    if options.sync_entries:
+        usual = replace(usual, transfers=replace(transfers, entries=options.sync_entries))
     asked = {"samples": options.samples, "entries": options.entries}
     return replace(usual, **{name: value for name, value in asked.items() if value})
 
 
-def _run(folder: Path, settings: Settings) -> Results:
-    before = machine()
-    payloads = [payload.small(), payload.large()]
+def _run(folder: Path, settings: Settings, only: str | None) -> Results:
+    before, small = machine(), payload.small()
+    local = None if only == SYNC else _local(folder, settings, small)
+    sync = None if only == LOCAL else _sync(folder, settings, small)
+    return Results(settings, local, sync, before)
+
+
+def _local(folder: Path, settings: Settings, small: payload.Payload) -> Local:
+    payloads = [small, payload.large()]
     with closing(connection(folder / "control.db")) as opened:
-        control = raw_commit(opened, payload.TASK, payloads[0].body, "control")
+        control = raw_commit(opened, payload.TASK, small.body, "control")
 
         def calm() -> None:
             waited = wait_until_calm(lambda: probed(control), settings.patience)
@@ -74,10 +88,16 @@ def _run(folder: Path, settings: Settings) -> Results:
             calm()
             comparisons.append(_comparison(folder / item.label, item, settings.samples))
         _progress("start-up")
-        started = startup.measured(folder, payloads[0], settings.start_ups)
+        started = startup.measured(folder, small, settings.start_ups)
         _progress(f"growth: writing {settings.entries:,} entries")
-        grown = growth.measured(folder, payloads[0], settings, control, calm)
-    return Results(settings, comparisons, grown, started, before)
+        grown = growth.measured(folder, small, settings, control, calm)
+    return Local(comparisons, grown, started)
+
+
+def _sync(folder: Path, settings: Settings, small: payload.Payload) -> Sync:
+    # PostgreSQL runs as a user of its own where this runs as root.
+    folder.chmod(0o711)
+    return sync.measured(folder / "sync", small, settings.transfers, _progress)
 
 
 def _comparison(folder: Path, item: payload.Payload, samples: int) -> Comparison:
@@ -96,9 +116,12 @@ def _publish(results: Results, out: Path) -> None:
         "must_hold": [verdict.as_document() for verdict in held],
     }
     (out / "bench.json").write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
-    plot.draw(results, out / "bench.png")
+    written = [out / "bench.json"]
+    if results.local:
+        written.append(out / "bench.png")
+        plot.draw(results.local, written[-1])
     print(report.text(results, held))
-    print(f"\n{out / 'bench.json'}, {out / 'bench.png'}")
+    print(f"\n{', '.join(map(str, written))}")
 
 
 def _progress(text: str) -> None:

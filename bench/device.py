@@ -10,7 +10,7 @@ from bench.payload import AGENT, Payload, varied
 from syncd.checkpoint import CheckpointMetadata, assembled
 from syncd.exchange import Exchange
 from syncd.node import Node
-from syncd.replica import Replica
+from syncd.replica import Replica, Standing
 from syncd.service import CheckpointService
 from syncd.sync import Engine
 
@@ -27,6 +27,13 @@ class Device:
         self.replica = Replica(dsn)
         exchange = Exchange(self.node.store, self.node.key.public())
         self.engine = Engine(exchange, self.replica, self.node.key)
+
+    def push(self) -> None:
+        self.engine.meet()
+        self.engine.push()
+
+    def standing(self) -> Standing:
+        return self.replica.hello(self.node.store.device_id, self.node.key.public())
 
     def entries(self) -> int:
         return int((self.node.store.row("counts") or (0,))[0])

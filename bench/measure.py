@@ -7,11 +7,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.figures import Figures, summary
 
 BLOCK = 10
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def _rounds(operations: Sequence[Operation], rounds: int, size: int) -> list[tup
     ]
 
 
-def turn(operations: Sequence[Operation], number: int) -> list[Operation]:
+def turn(operations: Sequence[T], number: int) -> list[T]:
     """The order of one round: another begins each time, and every second round runs backwards,
     so that nobody always follows the same neighbour."""
     start = number % len(operations)

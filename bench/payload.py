@@ -99,7 +99,7 @@ def varied(payload: Payload, number: int) -> Payload:
     context = ContextSummary.from_dict(
         {
             "key_decisions": [{"decision": _words(chosen, 2), "rationale": _words(chosen, 3)}],
-            "assumptions": [f"{title} ({number}): {decision}, as {reason}"[:_room(payload)]],
+            "assumptions": [f"{title} ({number}): {decision}, as {reason}"[: _room(payload)]],
         }
     )
     metrics = CheckpointMetrics(

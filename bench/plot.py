@@ -15,13 +15,13 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from bench import lines
 from bench.figures import Figures
-from bench.results import Results
+from bench.results import Local
 
 _COLOURS = {"raw": "#7f7f7f", "syncd": "#1f6fb4", "LangGraph": "#d9822b"}
 _OTHER = "#4b9b5f"
 
 
-def draw(results: Results, path: Path) -> None:
+def draw(results: Local, path: Path) -> None:
     panels = _panels(results)
     columns = 2
     rows = -(-len(panels) // columns)
@@ -36,7 +36,7 @@ def draw(results: Results, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _panels(results: Results) -> Sequence[tuple[str, Mapping[str, Figures]]]:
+def _panels(results: Local) -> Sequence[tuple[str, Mapping[str, Figures]]]:
     panels: list[tuple[str, Mapping[str, Figures]]] = []
     for comparison in results.comparisons:
         for title, wanted in (("writes", True), ("reads", False)):
@@ -52,7 +52,7 @@ def _panels(results: Results) -> Sequence[tuple[str, Mapping[str, Figures]]]:
     return panels
 
 
-def _growth(results: Results) -> dict[str, Figures]:
+def _growth(results: Local) -> dict[str, Figures]:
     sizes = [f"{fill.entries:,}" for fill in results.growth.fills]
     return {
         f"{name}, {size}": figures

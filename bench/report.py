@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 from bench import lines
 from bench.figures import Figures, compared, ratio
 from bench.growth import Growth
-from bench.results import Comparison, Results
+from bench.results import Comparison, Local, Results
+from bench.server import DURABLE
 from bench.startup import BASELINE, StartUp
+from bench.sync import Sync
+from bench.transfer import COPY_PLAIN, PUSH, REFERENCES
 from bench.verdict import Verdict
 
 _COUNTERPARTS = (
@@ -23,17 +26,28 @@ _COUNTERPARTS = (
 
 def text(results: Results, verdicts: Sequence[Verdict]) -> str:
     parts = [_heading(results)]
-    parts += [_comparison(comparison) for comparison in results.comparisons]
-    parts += [_growth(results.growth), _start_up(results.start_up), _must_hold(verdicts)]
-    raws = [comparison.lines[lines.RAW_WRITE] for comparison in results.comparisons]
-    if any(results.disturbed(raw) for raw in (*raws, results.growth.control)):
+    parts += _local(results.local) if results.local else []
+    parts += [_sync(results.sync)] if results.sync else []
+    parts.append(_must_hold(verdicts))
+    if results.local and _busy(results.local):
         parts.append(
-            f"BUSY MACHINE: undisturbed, a raw commit takes {results.quiet_ms():.3f} ms. Where it "
-            "took much longer, ratios between writes show how long all waited, not who is faster."
+            f"BUSY MACHINE: undisturbed, a raw commit takes {results.local.quiet_ms():.3f} ms. "
+            "Where it took much longer, ratios between writes show how long all waited, not who "
+            "is faster."
         )
     if results.settings.quick:
         parts.append("This was a quick run: too few samples for its figures to mean much.")
     return "\n\n".join(parts)
+
+
+def _local(local: Local) -> list[str]:
+    compared = [_comparison(comparison) for comparison in local.comparisons]
+    return [*compared, _growth(local.growth), _start_up(local.start_up)]
+
+
+def _busy(local: Local) -> bool:
+    raws = [comparison.lines[lines.RAW_WRITE] for comparison in local.comparisons]
+    return any(local.disturbed(raw) for raw in (*raws, local.growth.control))
 
 
 def _heading(results: Results) -> str:
@@ -43,7 +57,7 @@ def _heading(results: Results) -> str:
         (
             f"{machine['cpu']}, {machine['cpu_count']} CPUs, {machine['platform']}",
             f"Python {machine['python']}, SQLite {machine['sqlite']}, {libraries}",
-            "Every database: WAL, synchronous = FULL, one folder. Times in milliseconds.",
+            "Every SQLite database: WAL, synchronous = FULL, one folder. Times in milliseconds.",
         )
     )
 
@@ -104,8 +118,31 @@ def _start_up(start_up: StartUp) -> str:
     return "\n".join(_table(("Start-up", "p50", "p99", "x python", "samples"), rows))
 
 
+def _sync(sync: Sync) -> str:
+    found, sizes = sync.transfer, sync.sizes
+    rows = [
+        (line, f"{found.median(line):.2f}", f"{found.per_second(line):,.0f}",
+         f"{found.speed(line):.2f}", reference)
+        for line, reference in REFERENCES.items()
+    ]  # fmt: skip
+    title = f"Sync, {found.entries:,} entries"
+    waits = sync.waits
+    notes = (
+        f"  PostgreSQL {sync.postgres}, embedded: {', '.join(DURABLE)} are on",
+        f"  medians of {sizes.rounds} rounds; crowded: with {sizes.organizations:,} organizations",
+        f"  push has {found.speed(PUSH, COPY_PLAIN):.2f} times the speed of {COPY_PLAIN}",
+        f"  a new device has everything after {sync.bootstrap:.1f} s",
+        f"  one entry there and back: p50 {sync.round_trip.p50:.1f} ms, "
+        f"p99 {sync.round_trip.p99:.1f} ms",
+        f"  {waits.writers} writers, longest write: {waits.calm:.0f} ms of {waits.calm_writes:,}; "
+        f"during a pull: {waits.pulling:.0f} ms of {waits.pulling_writes:,}",
+    )
+    heading = (title, "seconds", "per second", "speed", "to")
+    return "\n".join((*_table(heading, rows), "", *notes))
+
+
 def _must_hold(verdicts: Sequence[Verdict]) -> str:
-    rows = [(v.claim, v.word, _measured(v), f"<= {v.limit:g} {v.unit}") for v in verdicts]
+    rows = [(v.claim, v.word, _measured(v), f"{v.sign} {v.limit:g} {v.unit}") for v in verdicts]
     table = _table(("Must hold", "verdict", "measured", "limit"), rows)
     notes = [f"  {v.claim}: {v.detail}" for v in verdicts if v.detail]
     return "\n".join((*table, "", *notes, "", *_conclusion(verdicts)))

@@ -17,6 +17,8 @@ from bench.growth import Growth
 from bench.lines import RAW_WRITE, REFERENCES
 from bench.settings import Settings
 from bench.startup import BASELINE, StartUp
+from bench.sync import Sync
+from bench.transfer import REFERENCES as REFERENCES_OF_SYNC
 
 LIBRARIES = (
     "syncd",
@@ -25,6 +27,7 @@ LIBRARIES = (
     "langgraph-checkpoint",
     "langgraph-checkpoint-sqlite",
     "orjson",
+    "psycopg",
     "pydantic",
 )
 
@@ -45,12 +48,12 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Results:
-    settings: Settings
+class Local:
+    """What was measured without a server."""
+
     comparisons: list[Comparison]
     growth: Growth
     start_up: StartUp
-    machine: dict[str, Any] = field(default_factory=lambda: machine())
 
     def quiet_ms(self) -> float:
         """A raw commit that nobody disturbed: the fastest twentieth, wherever in the run it was.
@@ -65,12 +68,28 @@ class Results:
     def as_document(self) -> dict[str, Any]:
         return {
             "quiet_raw_commit_ms": round(self.quiet_ms(), 5),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": self.machine,
-            "settings": asdict(self.settings),
             "comparisons": [_comparison(comparison) for comparison in self.comparisons],
             "growth": _growth(self.growth),
             "start_up": _start_up(self.start_up),
+        }
+
+
+@dataclass(frozen=True)
+class Results:
+    """Of the parts that were run."""
+
+    settings: Settings
+    local: Local | None
+    sync: Sync | None
+    machine: dict[str, Any] = field(default_factory=lambda: machine())
+
+    def as_document(self) -> dict[str, Any]:
+        return {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": self.machine,
+            "settings": asdict(self.settings),
+            **(self.local.as_document() if self.local else {}),
+            **({"sync": _sync(self.sync)} if self.sync else {}),
         }
 
 
@@ -146,4 +165,24 @@ def _start_up(start_up: StartUp) -> dict[str, Any]:
     return {
         name: {**_milliseconds(figures), "p50_to_baseline": round(figures.p50 / baseline, 4)}
         for name, figures in start_up.lines.items()
+    }
+
+
+def _sync(sync: Sync) -> dict[str, Any]:
+    found = sync.transfer
+    return {
+        "postgresql": sync.postgres,
+        "lines": {
+            line: {
+                "seconds": [round(each, 3) for each in found.seconds[line]],
+                "per_second": round(found.per_second(line)),
+                "speed_to": reference,
+                "speed": round(found.speed(line), 4),
+            }
+            for line, reference in REFERENCES_OF_SYNC.items()
+        },
+        "bootstrap_seconds": round(sync.bootstrap, 3),
+        "round_trip": _milliseconds(sync.round_trip),
+        "waits_ms": sync.waits._asdict(),
+        "memory_mb": round(sync.memory, 1),
     }

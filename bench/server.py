@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -30,6 +30,7 @@ class Server:
     """A cluster of its own. Each round gets a new database, a copy of a migrated empty one."""
 
     def __init__(self, folder: Path, organizations: int) -> None:
+        self._folder = folder
         started = embedded.up(folder, embedded.DEFAULT_VERSION)
         self._base, self._port = started.pgdata.parent, started.port
         with closing(Administration(started.admin_dsn)) as administration:
@@ -61,21 +62,24 @@ class Server:
 
     @contextmanager
     def database(self) -> Iterator[Database]:
-        name = sql.Identifier(f"round_{next(self._numbers)}")
+        """A replica without entries, gone afterwards."""
+        name = f"measured_{next(self._numbers)}"
         template, owner = map(sql.Identifier, (cluster.DATABASE, cluster.ADMINISTRATOR))
-        execute = self._superuser.execute
-        execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(name, template))
+        self._run("CREATE DATABASE {} TEMPLATE {}", sql.Identifier(name), template)
         # A copy does not inherit the grants on the database itself.
-        execute(sql.SQL("GRANT CONNECT, CREATE ON DATABASE {} TO {}").format(name, owner))
-        dsn = cluster.dsn(self._base, self._port, database=name.as_string()[1:-1])
+        self._run("GRANT CONNECT, CREATE ON DATABASE {} TO {}", sql.Identifier(name), owner)
+        dsn = cluster.dsn(self._base, self._port, database=name)
         try:
-            yield Database(dsn, self.superuser_dsn(name.as_string()[1:-1]))
+            yield Database(dsn, self.superuser_dsn(name))
         finally:
-            execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+            self._run("DROP DATABASE {} WITH (FORCE)", sql.Identifier(name))
+
+    def _run(self, statement: LiteralString, *names: sql.Identifier) -> None:
+        self._superuser.execute(sql.SQL(statement).format(*names))
 
     def close(self) -> None:
         self._superuser.close()
-        embedded.down(self._base.parent)
+        embedded.down(self._folder)
         shutil.rmtree(self._base)
 
 

@@ -27,4 +27,4 @@ class Settings:
     start_ups: int
     patience: float
     quick: bool
-    transfers: Transfers = Transfers(50_000, 5, 1_000, 50, 100)
+    transfers: Transfers

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 from bench import lines
 from bench.figures import Figures, ratio
-from bench.results import Results
+from bench.results import Local, Results
 from bench.startup import BASELINE, LATEST_COMMAND
+from bench.sync import Sync
+from bench.transfer import COPY, FETCH, PULL, PULL_CROWDED, PUSH, PUSH_CROWDED
 
 LANGGRAPH_TIMES = 1.1
 RAW_PLUS_MS = 0.12
@@ -16,6 +18,11 @@ WRITE_P99_MS = 10.0
 READ_P99_MS = 5.0
 GROWTH_TIMES = 1.2
 START_UP_TIMES = 2.2
+PUSH_SPEED = 0.5
+PULL_SPEED = 0.5
+CROWDED_SPEED = 0.9
+MEMORY_MB = 150.0
+WAIT_MS = 300.0
 
 _SYNCD_WRITES = (lines.CREATE, lines.UPDATE)
 _SYNCD_READS = (lines.LATEST, lines.LATEST_DOCUMENT, lines.HISTORY)
@@ -27,12 +34,18 @@ class Verdict(NamedTuple):
     measured: float | None
     unit: str
     detail: str = ""
+    at_least: bool = False
+
+    @property
+    def sign(self) -> str:
+        return ">=" if self.at_least else "<="
 
     @property
     def word(self) -> str:
         if self.measured is None:
             return "NOT MEASURED"
-        return "PASS" if self.measured <= self.limit else "FAIL"
+        kept = self.measured >= self.limit if self.at_least else self.measured <= self.limit
+        return "PASS" if kept else "FAIL"
 
     def as_document(self) -> dict[str, Any]:
         measured = None if self.measured is None else round(self.measured, 5)
@@ -40,6 +53,13 @@ class Verdict(NamedTuple):
 
 
 def verdicts(results: Results) -> list[Verdict]:
+    return [
+        *(_local(results.local) if results.local else ()),
+        *(_sync(results.sync) if results.sync else ()),
+    ]
+
+
+def _local(results: Local) -> list[Verdict]:
     return [
         *_speed(results),
         _slowest(results, "write p99", _SYNCD_WRITES, WRITE_P99_MS),
@@ -49,7 +69,7 @@ def verdicts(results: Results) -> list[Verdict]:
     ]
 
 
-def _speed(results: Results) -> list[Verdict]:
+def _speed(results: Local) -> list[Verdict]:
     small = results.comparisons[0]
     create, raw = small.lines[lines.CREATE].p50, small.lines[lines.RAW_WRITE]
     put, latest = small.to_langgraph(lines.CREATE), small.lines[lines.LATEST].p50
@@ -63,7 +83,7 @@ def _speed(results: Results) -> list[Verdict]:
     return [*(_unless_disturbed(results, raw, verdict) for verdict in writes), read]
 
 
-def _unless_disturbed(results: Results, raw: Figures, verdict: Verdict) -> Verdict:
+def _unless_disturbed(results: Local, raw: Figures, verdict: Verdict) -> Verdict:
     """Waiting for a CPU makes all writes look alike: it would turn a miss into a pass."""
     if not results.disturbed(raw):
         return verdict
@@ -74,7 +94,7 @@ def _unless_disturbed(results: Results, raw: Figures, verdict: Verdict) -> Verdi
     return verdict._replace(measured=None, detail=why)
 
 
-def _slowest(results: Results, claim: str, names: tuple[str, ...], limit: float) -> Verdict:
+def _slowest(results: Local, claim: str, names: tuple[str, ...], limit: float) -> Verdict:
     """Over all sizes: the limit is for every operation, so the worst of them decides."""
     p99, name, where = max(
         (
@@ -89,7 +109,7 @@ def _slowest(results: Results, claim: str, names: tuple[str, ...], limit: float)
     return Verdict(claim, limit, p99, "ms", detail)
 
 
-def _growth(results: Results) -> list[Verdict]:
+def _growth(results: Local) -> list[Verdict]:
     growth = results.growth
     short, long = growth.fills
     claim = f"p50 with {long.entries:,} entries to {short.entries:,}"
@@ -100,8 +120,28 @@ def _growth(results: Results) -> list[Verdict]:
     ]
 
 
-def _start_up(results: Results) -> Verdict:
+def _start_up(results: Local) -> Verdict:
     found, skipped = results.start_up
     measured = None if skipped else ratio(found[LATEST_COMMAND].p50, found[BASELINE].p50)
     claim = f"start-up of `{LATEST_COMMAND}` to `{BASELINE}`"
     return Verdict(claim, START_UP_TIMES, measured, "x", skipped)
+
+
+def _sync(sync: Sync) -> list[Verdict]:
+    entries, waits = f"{sync.sizes.entries:,} entries", sync.waits
+    crowd = f"with {sync.sizes.organizations:,} organizations to without"
+    alone = f"the longest of {waits.calm_writes:,} writes without a pull: {waits.calm:.0f} ms"
+    return [
+        _speed_of(sync, f"push of {entries}, speed to {COPY}", PUSH, PUSH_SPEED),
+        _speed_of(sync, f"pull of {entries}, speed to {FETCH}", PULL, PULL_SPEED),
+        _speed_of(sync, f"push, speed {crowd}", PUSH_CROWDED, CROWDED_SPEED),
+        _speed_of(sync, f"pull, speed {crowd}", PULL_CROWDED, CROWDED_SPEED),
+        Verdict(f"memory, pushing {sync.sizes.backlog:,}", MEMORY_MB, sync.memory, "MB"),
+        Verdict(f"wait of {waits.writers} writers, pulling", WAIT_MS, waits.pulling, "ms", alone),
+    ]
+
+
+def _speed_of(sync: Sync, claim: str, line: str, limit: float) -> Verdict:
+    speeds = ", ".join(f"{speed:.2f}" for speed in sync.transfer.speeds(line))
+    detail = f"round by round: {speeds}"
+    return Verdict(claim, limit, sync.transfer.speed(line), "x", detail, at_least=True)

@@ -17,10 +17,12 @@ BEGIN
     END IF;
   END LOOP;
   -- Whoever installs acts as the owner and as an administrator; from PostgreSQL 16 on, having
-  -- made a role does not include that.
+  -- made a role does not include that, but includes the right to grant it; before, the reverse.
   FOREACH wanted IN ARRAY ARRAY['syncd_owner', 'syncd_admin'] LOOP
     IF NOT pg_catalog.pg_has_role(current_user, wanted, 'USAGE') THEN
-      EXECUTE format('GRANT %I TO CURRENT_USER', wanted);
+      EXECUTE format('GRANT %I TO CURRENT_USER %s', wanted,
+                     CASE WHEN current_setting('server_version_num')::integer < 160000
+                          THEN 'WITH ADMIN OPTION' ELSE '' END);
     END IF;
   END LOOP;
   -- An administrator hands these out; ADMIN is what PostgreSQL 16 asks for that.

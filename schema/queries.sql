@@ -45,7 +45,7 @@ ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at
 -- count_task --
 -- This device's highest number in a task.
 INSERT INTO numbers (task_id, task_seq) VALUES (?, ?)
-ON CONFLICT (task_id) DO UPDATE SET task_seq = excluded.task_seq
+ON CONFLICT (task_id) DO UPDATE SET task_seq = max(task_seq, excluded.task_seq)
 
 -- describe_task --
 -- What a task entry says about its task.
@@ -123,18 +123,22 @@ SELECT id FROM checkpoints WHERE id >= ? AND id < ? ORDER BY id LIMIT 3
 -- entry_ids --
 -- Entries whose id begins so.
 SELECT entry_id FROM log
-WHERE entry_id <> entity_id AND entry_id >= ?1 AND entry_id < ?2
+WHERE entry_id <> entity_id AND refused IS NULL AND entry_id >= ?1 AND entry_id < ?2
+UNION
+SELECT entry_id FROM log WHERE refused IS NOT NULL AND entry_id >= ?1 AND entry_id < ?2
 UNION
 SELECT l.entry_id FROM checkpoints c JOIN log l ON l.seq = c.first_seq
 WHERE c.id >= ?1 AND c.id < ?2 AND l.entry_id = c.id
 ORDER BY 1 LIMIT 3
 
 -- entry --
--- One entry of the log.
-SELECT * FROM log WHERE entry_id = ?1 AND entry_id <> entity_id
+-- One entry of the log; a refused one only if no other has its id.
+SELECT * FROM log WHERE entry_id = ?1 AND entry_id <> entity_id AND refused IS NULL
 UNION ALL
 SELECT l.* FROM checkpoints c JOIN log l ON l.seq = c.first_seq
 WHERE c.id = ?1 AND l.entry_id = c.id
+UNION ALL
+SELECT * FROM log WHERE entry_id = ?1 AND refused IS NOT NULL
 
 -- links_of --
 -- Parents linked to a checkpoint after the fact, newest first.
@@ -228,9 +232,11 @@ SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, e
   cloud_seq IS NOT NULL
 FROM log WHERE seq = ?
 
--- parent_of --
--- The parent that a checkpoint's current version names.
-SELECT parent_id FROM checkpoints WHERE id = ?
+-- branch_of --
+-- What makes a checkpoint one of its parent's children, and whether it has conflicts.
+SELECT task_id, parent_id, device_id, hlc, first_seq,
+  EXISTS (SELECT 1 FROM conflicts k WHERE k.entity_id = c.id AND k.kind = 'version')
+FROM checkpoints c WHERE id = ?
 
 -- put_checkpoint --
 -- A checkpoint's row, worked out from all its versions.
@@ -250,14 +256,21 @@ DELETE FROM conflicts WHERE entity_id = ? AND entity = ? AND kind = 'version'
 DELETE FROM conflicts WHERE entity_id = ? AND kind = 'fork'
 
 -- oldest --
--- How many of some checkpoints are here, and when the oldest was created.
-SELECT COUNT(*), MIN(hlc) FROM checkpoints WHERE id IN (SELECT value FROM json_each(?))
+-- How many of some checkpoints have an id that was made here or elsewhere, and when the oldest was.
+SELECT COUNT(*), MIN(c.hlc) FROM checkpoints c JOIN log f ON f.seq = c.first_seq
+WHERE c.id IN (SELECT value FROM json_each(?)) AND c.id = f.entry_id
 
 -- branches --
 -- Checkpoints of a task by their parent, as far as the replica has them.
 SELECT c.parent_id, c.id, c.device_id, c.hlc, f.entry_id, f.at
 FROM checkpoints c JOIN log f ON f.seq = c.first_seq
-WHERE c.task_id = ? AND c.hlc >= ? AND f.cloud_seq IS NOT NULL ORDER BY c.parent_id
+WHERE c.task_id = ?1 AND c.hlc >= ?2 AND f.cloud_seq IS NOT NULL
+UNION
+SELECT c.parent_id, c.id, c.device_id, c.hlc, f.entry_id, f.at
+FROM checkpoints c JOIN log f ON f.seq = c.first_seq
+WHERE c.parent_id IN (SELECT value FROM json_each(?3)) AND c.seq <> c.first_seq
+  AND c.task_id = ?1 AND f.cloud_seq IS NOT NULL
+ORDER BY 1
 
 -- counts --
 -- How much there is.
@@ -320,11 +333,14 @@ WHERE seq = ?
 -- placed --
 -- Where an entry stands, without its content.
 SELECT seq, chain, cloud_seq, batch, effective_hlc, entity, entity_id FROM log
-WHERE entry_id = ?1 AND entry_id <> entity_id
-UNION ALL
+WHERE entry_id = ?1 AND entry_id <> entity_id AND refused IS NULL
+UNION
 SELECT l.seq, l.chain, l.cloud_seq, l.batch, l.effective_hlc, l.entity, l.entity_id
 FROM checkpoints c JOIN log l ON l.seq = c.first_seq
 WHERE c.id = ?1 AND l.entry_id = c.id
+UNION
+SELECT seq, chain, cloud_seq, batch, effective_hlc, entity, entity_id FROM log
+WHERE entry_id = ?1 AND refused IS NOT NULL
 
 -- receive --
 -- An entry of another device, or one of ours that came back.
@@ -335,8 +351,11 @@ INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 INSERT OR IGNORE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- several_writers --
--- Whether several devices wrote checkpoints of a task since some time.
-SELECT MIN(device_id) <> MAX(device_id) FROM checkpoints WHERE task_id = ? AND hlc >= ?
+-- Whether several devices wrote checkpoints of a task since some time, or older ones have moved.
+SELECT MIN(device_id) <> MAX(device_id) OR EXISTS (
+  SELECT 1 FROM checkpoints
+  WHERE parent_id IN (SELECT value FROM json_each(?3)) AND seq <> first_seq)
+FROM checkpoints WHERE task_id = ?1 AND hlc >= ?2
 
 -- cursor --
 -- How far was pulled.
@@ -409,6 +428,12 @@ UPDATE log SET cloud_seq = NULL WHERE device_id = ? AND device_seq > ?
 UPDATE log SET device_id = ?, device_seq = ?, meta = ?, previous = ?, chain = ?, signature = ?,
   effective_hlc = hlc, cloud_seq = NULL, batch = NULL, refused = NULL
 WHERE seq = ?
+
+-- recount --
+-- This device's highest numbers, from the log.
+INSERT INTO numbers
+SELECT json_extract(meta, '$.task_id'), MAX(json_extract(meta, '$.task_seq')) FROM log
+WHERE device_id = (SELECT value FROM state WHERE name = 'device_id') GROUP BY 1
 
 -- clear_numbers --
 -- A new device begins to count.

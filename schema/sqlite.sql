@@ -30,7 +30,10 @@ CREATE TABLE log (
 );
 
 -- A new checkpoint's entry carries the checkpoint's own id, so `checkpoints` finds it already.
-CREATE UNIQUE INDEX log_by_entry ON log (entry_id) WHERE entry_id <> entity_id;
+-- What the replica refused may have been refused because its id was in use.
+CREATE UNIQUE INDEX log_by_entry ON log (entry_id)
+  WHERE entry_id <> entity_id AND refused IS NULL;
+CREATE INDEX log_refused ON log (entry_id) WHERE refused IS NOT NULL;
 CREATE INDEX log_by_entity ON log (entity_id) WHERE entry_id <> entity_id;
 
 -- View: the current version of each checkpoint, `seq` its entry. From `first_seq` on, the columns
@@ -56,6 +59,8 @@ CREATE TABLE checkpoints (
 ) WITHOUT ROWID;
 
 CREATE INDEX checkpoints_by_task ON checkpoints (task_id, hlc);
+-- A later version may name a parent that is newer than the checkpoint itself.
+CREATE INDEX checkpoints_changed ON checkpoints (parent_id) WHERE seq <> first_seq;
 
 -- View: tasks, whether added by name or met first in a checkpoint.
 CREATE TABLE tasks (

@@ -84,6 +84,7 @@ def _opened(row: Pulled) -> tuple[dict[str, Any] | None, str | None]:
         return None, None if row.refused is not None else "its meta cannot be read"
     shape = _SHAPES.get(row.entity, {})
     whole = isinstance(meta, dict) and isinstance(meta.get("task_id"), str)
+    whole = whole and type(meta.get("task_seq")) is int
     if row.refused is None and not (
         whole and all(type(meta.get(name)) in kinds for name, kinds in shape.items())
     ):
@@ -189,22 +190,25 @@ class _Arrival:
     def _place(self, row: Pulled) -> None:
         """An entry that is here already: only its place may be news."""
         run = self._exchange.run
-        found = run("placed", row.entry_id).fetchone()
+        entries = run("placed", row.entry_id).fetchall()
+        found = next((entry for entry in entries if entry[1] == row.chain), None)
         if found is None:
             self._fill(row)
             return
-        seq, chain, *place, entity, entity_id = found
-        if chain != row.chain:
-            self._quarantine(row, "this device has another entry under this id")
-        elif place != [row.cloud_seq, row.batch, row.effective_hlc]:
+        seq, _, *place, entity, entity_id = found
+        if place != [row.cloud_seq, row.batch, row.effective_hlc]:
             news = (row.cloud_seq, row.batch, row.effective_hlc, row.signature, row.refused, seq)
             run("mark", *news)
             self._seen.append(_entry(seq, row, b""))
-            if place[2] != row.effective_hlc:
+            if place[2] != row.effective_hlc and row.refused is None:
                 self._touched[entity, entity_id] = []
+                self._views.date(orjson.loads(row.meta)["task_id"], row.effective_hlc)
 
     def _fill(self, row: Pulled) -> None:
         """An entry that was lost here; its place in the log is free, unless it never had one."""
+        if self._exchange.run("seq_of", row.device_id, row.device_seq).fetchone():
+            self._differ(row)
+            return
         meta, problem = _opened(row)
         before = self._exchange.run("seq_of", row.device_id, row.device_seq - 1).fetchone()
         seq, previous = before or (0, START.chain)
@@ -215,6 +219,12 @@ class _Arrival:
             self._seq += 1
             seq = self._seq - 1
         self._add(_entry(seq + 1, row, previous), meta)
+
+    def _differ(self, row: Pulled) -> None:
+        """Another entry stands here under the same number of the same device."""
+        if row.device_id == self._own:
+            raise DivergedError("this device wrote while its own entries came back")
+        self._quarantine(row, f"this device has another entry {row.device_seq} of its device")
 
     def _quarantine(self, row: Pulled, problem: str) -> None:
         content = row._asdict()
@@ -248,17 +258,22 @@ class _Arrival:
 
     def _introduce(self) -> None:
         """Tasks and agents of the page, each once; before that, this device's own numbers."""
-        tasks: dict[str, str] = {}
+        tasks: dict[str, int] = {}
         agents: set[tuple[str, str]] = set()
+        own: dict[str, int] = {}
         for entry, meta in zip(self.entries, self._metas, strict=True):
             if entry.refused is None and meta is not None:
                 task_id = meta["task_id"]
-                tasks[task_id] = min(tasks.get(task_id, entry.at), entry.at)
+                tasks[task_id] = min(tasks.get(task_id, entry.effective_hlc), entry.effective_hlc)
                 if entry.entity == CHECKPOINT:
                     agents.add((meta["agent"], task_id))
-        for task_id, at in tasks.items():
-            self._exchange.count(task_id)
-            self._exchange.run("add_task", task_id, at)
+            if entry.device_id == self._own and meta is not None:
+                own[meta["task_id"]] = meta["task_seq"]
+        for task_id, hlc in tasks.items():
+            self._views.count(task_id)
+            self._views.date(task_id, hlc)
+        for number in own.items():
+            self._exchange.run("count_task", *number)
         for agent in agents:
             self._exchange.run("add_participant", *agent)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import fold
+from syncd import clock, fold
 from syncd.database import translated, unforked
 from syncd.entry import CHECKPOINT, FINALIZE, LINK, TASK, Entry
 from syncd.errors import DatabaseCorruptError
@@ -229,6 +229,8 @@ def rebuild(store: Store) -> list[Difference]:
             raise translated(error) from error
         finally:
             _drop_expected(connection)
+        connection.execute(queries()["clear_numbers"])
+        connection.execute(queries()["recount"])
         connection.execute(queries()["clear_view_problems"])
     return differences
 
@@ -330,14 +332,14 @@ class _Tasks:
     """Gathers what the entries say about tasks and who took part in them."""
 
     def __init__(self) -> None:
-        self._first: dict[str, str] = {}
+        self._first: dict[str, int] = {}
         self._described: dict[str, tuple[Any, ...]] = {}
         self.participants: set[tuple[str, str]] = set()
 
     def meet(self, versions: list[fold.VersionRow]) -> None:
         for row in versions:
-            task_id = row.meta["task_id"]
-            self._first[task_id] = min(self._first.get(task_id, row.at), row.at)
+            task_id, hlc = row.meta["task_id"], row.effective_hlc
+            self._first[task_id] = min(self._first.get(task_id, hlc), hlc)
             if row.entity == CHECKPOINT:
                 self.participants.add((row.meta["agent"], task_id))
 
@@ -345,10 +347,11 @@ class _Tasks:
         self._described[row.entity_id] = (*task_columns(row.meta), row.entry_id, row.seq)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        for task_id, at in self._first.items():
+        for task_id, hlc in self._first.items():
             status, budget, retention, revision, seq = self._described.get(
                 task_id, ("", None, "default", "", 0)
             )
+            at = clock.iso(clock.milliseconds(hlc))
             yield (task_id, status, budget, retention, revision, seq, at)
 
 

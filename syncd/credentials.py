@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from syncd.config import Settings
 from syncd.errors import ConfigError, UnconfiguredError
 from syncd.seal import publish_once
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
 
 _SERVICE = "syncd"
 
@@ -43,19 +47,28 @@ def keep(home: Path, given: str) -> str:
 
 def forget(home: Path) -> None:
     """Remove the login from this home."""
-    from syncd.config import load
-
-    file = home / "config.toml"
-    kept = load(file)["cloud.dsn"] if file.exists() else ""
-    if kept:
+    if kept := _kept(home):
         _keyring_dropped(kept)
     _file(home).unlink(missing_ok=True)
-    _set_dsn(file, "")
+    _set_dsn(home / "config.toml", "")
+
+
+def _kept(home: Path) -> str:
+    """The DSN of `login`, whatever the environment says."""
+    table = _document(home / "config.toml").get("cloud", {})
+    return str(table.get("dsn", ""))
+
+
+def _document(file: Path) -> TOMLDocument:
+    import tomlkit
+
+    return tomlkit.parse(file.read_text(encoding="utf-8") if file.exists() else "")
 
 
 def _password(home: Path, bare: str) -> str:
+    """What was kept for this login, never for another one that the environment names."""
     file = _file(home)
-    if file.exists():
+    if file.exists() and bare == _kept(home):
         try:
             return file.read_text(encoding="utf-8")
         except OSError as error:
@@ -79,7 +92,7 @@ def _set_dsn(file: Path, bare: str) -> None:
 
     if not bare and not file.exists():
         return
-    document = tomlkit.parse(file.read_text(encoding="utf-8") if file.exists() else "")
+    document = _document(file)
     table = document.setdefault("cloud", tomlkit.table())
     if bare:
         table["dsn"] = bare

@@ -125,8 +125,8 @@ class Exchange:
                 if verdict.reason is not None:
                     refused += 1
                     self._quarantine(entry, verdict.reason)
-                if verdict.effective_hlc != entry.effective_hlc:
-                    self.count(orjson.loads(entry.meta)["task_id"])
+                elif verdict.effective_hlc != entry.effective_hlc:
+                    views.date(orjson.loads(entry.meta)["task_id"], verdict.effective_hlc)
                     views.settle(entry.entity, entry.entity_id)
             settle_forks(views, entries)
             last = entries[-1]
@@ -138,12 +138,6 @@ class Exchange:
     def _quarantine(self, entry: Entry, reason: str) -> None:
         at = clock.iso(clock.wall_ms())
         self.run("quarantine", entry.entry_id, entry.device_id, reason, at, "")
-
-    def count(self, task_id: str) -> None:
-        """Keep this device's number in a task before another's checkpoint becomes the newest."""
-        number = self.run("place", task_id, "").fetchone()[6]
-        if number:
-            self.run("count_task", task_id, number)
 
 
 def settle_forks(views: Views, entries: Iterable[Entry]) -> None:

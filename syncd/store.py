@@ -127,7 +127,7 @@ class Store(Database):
         entry = Entry(cursor.lastrowid or 0, *header, *proof, None, None, draft.body)
         views = Views(self._connection)
         if not (place.task_known and place.agent_known):
-            views.introduce(meta, at, task=not place.task_known, agent=not place.agent_known)
+            views.introduce(meta, hlc, task=not place.task_known, agent=not place.agent_known)
         views.project(entry, meta)
         return entry
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import fold
+from syncd import clock, fold
 from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, LINK, TASK, Entry
 from syncd.sql import queries
 
@@ -77,10 +77,10 @@ class Views:
         self._execute = connection.execute
         self._sql = queries()
 
-    def introduce(self, meta: dict[str, Any], at: str, *, task: bool, agent: bool) -> None:
+    def introduce(self, meta: dict[str, Any], hlc: int, *, task: bool, agent: bool) -> None:
         """Make task and agent known where they are new."""
         if task:
-            self._execute(self._sql["add_task"], (meta["task_id"], at))
+            self.date(meta["task_id"], hlc)
         if agent and (name := meta.get("agent")):
             self._execute(self._sql["add_participant"], (name, meta["task_id"]))
 
@@ -91,17 +91,26 @@ class Views:
             execute(sql["add_checkpoint"], first_version(entry, meta))
             return
         execute(sql["count_task"], (meta["task_id"], meta["task_seq"]))
-        if len(orjson.loads(entry.bases)) > 1 or entry.entity == CHOICE:
-            self.settle(entry.entity, entry.entity_id)
-        elif entry.entity == CHECKPOINT:
+        if entry.entity == CHECKPOINT and self._alone(entry.entity_id, meta["parent"]):
             columns = (*checkpoint_columns(meta), entry.op == FINALIZE, entry.seq)
             execute(sql["change_checkpoint"], (*columns, entry.entity_id))
-        elif entry.entity == TASK:
-            values = (*task_columns(meta), entry.entry_id, entry.seq, entry.entity_id)
-            execute(sql["describe_task"], values)
-        elif entry.entity == LINK:
-            place = (entry.effective_hlc, entry.entry_id, entry.seq)
-            execute(sql["add_link"], (meta["child"], meta["parent"], *place))
+        else:
+            self.settle(entry.entity, entry.entity_id)
+
+    def _alone(self, checkpoint_id: str, parent: str) -> bool:
+        """Whether a new version changes nothing but its own row."""
+        before = self._execute(self._sql["branch_of"], (checkpoint_id,)).fetchone()
+        return before is not None and before[1] == parent and not before[5]
+
+    def count(self, task_id: str) -> None:
+        """Keep this device's number in a task before its checkpoint ceases to be the newest."""
+        number = self._execute(self._sql["place"], (task_id, "")).fetchone()[6]
+        if number:
+            self._execute(self._sql["count_task"], (task_id, number))
+
+    def date(self, task_id: str, hlc: int) -> None:
+        """A task is as old as its first entry."""
+        self._execute(self._sql["add_task"], (task_id, clock.iso(clock.milliseconds(hlc))))
 
     # --- from all versions ------------------------------------------------------------------
 
@@ -123,15 +132,22 @@ class Views:
             place = (current.effective_hlc, current.entry_id, current.seq)
             self._execute(self._sql["add_link"], (*ends, *place))
         elif entity == CHOICE:
-            self.settle_forks(current.meta["task_id"], [current.meta["fork"]])
+            branch = self._execute(self._sql["branch_of"], (entity_id,)).fetchone()
+            if branch:
+                self.settle_forks(branch[0], [branch[1]])
 
     def _put_checkpoint(self, row: tuple[Any, ...]) -> None:
-        """Another version may have another parent: the branches of both are looked at."""
-        before = self._execute(self._sql["parent_of"], (row[0],)).fetchone()
+        """Another version may have another parent, or come first: the branches beside which the
+        checkpoint stood and stands are looked at."""
+        before = self._execute(self._sql["branch_of"], (row[0],)).fetchone()
+        for task_id in {row[1], before[0]} if before else {row[1]}:
+            self.count(task_id)
         self._execute(self._sql["put_checkpoint"], row)
-        if before and before[0] != row[9]:
+        now = self._execute(self._sql["branch_of"], (row[0],)).fetchone()
+        if before and before[:5] != now[:5]:
             self._execute(self._sql["drop_fork"], (row[0],))
-            self.settle_forks(row[1], [before[0], row[9]])
+            for task_id, parent in {before[:2], now[:2]}:
+                self.settle_forks(task_id, [parent], left=True)
 
     def _versions(
         self, entity: str, entity_id: str, beside: Iterable[int]
@@ -141,22 +157,26 @@ class Views:
             found += self._execute(self._sql["version_at"], (seq,)).fetchall()
         return [fold.opened(row) for row in sorted(set(found))]
 
-    def settle_forks(self, task_id: str, parents: Iterable[str]) -> None:
-        """Branches under some parents of a task, as far as the replica has them."""
+    def settle_forks(self, task_id: str, parents: Iterable[str], *, left: bool = False) -> None:
+        """Branches under some parents of a task, as far as the replica has them; `left` if one
+        of them may have gone elsewhere."""
         wanted = {parent for parent in parents if parent}
-        known = self._execute(self._sql["oldest"], (orjson.dumps(list(wanted)).decode(),))
-        count, oldest = known.fetchone()
-        # A child is later than its parent, unless the parent is not known here.
-        start = oldest if wanted and count == len(wanted) else 0
-        if not self._execute(self._sql["several_writers"], (task_id, start)).fetchone()[0]:
+        if not wanted:
             return
-        rows = self._execute(self._sql["branches"], (task_id, start)).fetchall()
+        names = orjson.dumps(list(wanted)).decode()
+        count, oldest = self._execute(self._sql["oldest"], (names,)).fetchone()
+        # What names an id that was made with its checkpoint is later than that checkpoint. An id
+        # from outside may have been named before there was one.
+        place = (task_id, oldest if count == len(wanted) else 0, names)
+        if not (left or self._execute(self._sql["several_writers"], place).fetchone()[0]):
+            return
+        rows = self._execute(self._sql["branches"], place).fetchall()
         for parent, group in groupby(rows, key=lambda row: row[0]):
             if parent in wanted:
-                self._settle_fork(parent, [fold.Branch(*row[1:]) for row in group])
+                self._settle_fork(parent, [fold.Branch(*row[1:]) for row in group], left=left)
 
-    def _settle_fork(self, parent: str, branches: list[fold.Branch]) -> None:
-        if len({branch.device_id for branch in branches}) < 2:
+    def _settle_fork(self, parent: str, branches: list[fold.Branch], *, left: bool) -> None:
+        if not left and len({branch.device_id for branch in branches}) < 2:
             return
         for branch in branches:
             self._execute(self._sql["drop_fork"], (branch.id,))

@@ -279,8 +279,9 @@ def assert_equal(told: str, mine: Any, theirs: Any) -> None:
     """Only what differs is of interest."""
     only_mine = [row for row in mine if row not in theirs]
     only_theirs = [row for row in theirs if row not in mine]
-    assert (only_mine, only_theirs) == ([], []), told
-    assert len(mine) == len(theirs), told
+    assert not only_mine, f"{told}: {only_mine}, not {only_theirs}"
+    assert not only_theirs, f"{told}: {only_theirs} is missing"
+    assert len(mine) == len(theirs), f"{told}: some are there twice"
 
 
 def assert_the_same(history: History) -> None:
@@ -293,7 +294,7 @@ def assert_the_same(history: History) -> None:
         found = rows_of(device)
         for name in expected:
             assert_equal(f"{name} of device {number}", found[name], expected[name])
-        assert device.problems() == []
+        assert not (problems := device.problems()), problems
         assert device.proof().ok
         assert device.rows("SELECT * FROM quarantine") == []
         assert device.exchange.pending_count() == (0, 0)

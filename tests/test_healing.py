@@ -2,17 +2,421 @@
 
 from __future__ import annotations
 
-from machines import Team, runner, team
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from machines import Machine, Team, runner, team
 
 __all__ = ["runner", "team"]
 
+HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
 
-def test_two_machines_agree(team: Team) -> None:
+
+def device_of(machine: Machine) -> str:
+    return machine.state("device_id")
+
+
+# --- the replica forgot ---------------------------------------------------------------------------
+
+
+def test_a_replica_restored_from_an_older_dump_gets_the_rest_again(team: Team) -> None:
     ann, bob, cem = team.three()
     first = ann.create()
     bob.create("u")
+    team.settle(ann, bob)
+    dump = team.dumped()
+    ann.update(first, "after the dump")
+    bob.create("u")
     team.settle(ann, bob, cem)
-    ann.update(first, "by ann")
-    bob.update(first, "by bob")
+    team.restored(dump)
+    assert ann.sync()["pushed"] == 1
     team.agree()
-    assert len(ann.json("conflicts", "list")) == 1
+
+
+def test_a_restored_replica_that_moved_on_before_the_others_came_back(team: Team) -> None:
+    ann, bob, cem = team.three()
+    first = ann.create()
+    team.settle(ann, bob, cem)
+    dump = team.dumped()
+    for number in range(3):
+        ann.update(first, f"lost {number}")
+        ann.sync()
+        bob.create("u")
+        bob.sync()
+    team.settle(ann, bob, cem)
+    team.restored(dump)
+    for _ in range(8):  # more than were lost: their numbers are given to others
+        cem.create("v")
+        cem.sync()
+    team.agree()
+
+
+def test_a_replica_restored_twice_still_gets_everything(team: Team) -> None:
+    ann, bob, _ = team.three()
+    ann.create()
+    dump = team.dumped()
+    ann.sync()
+    bob.create("u")
+    team.settle(ann, bob)
+    team.restored(dump)
+    ann.create("after the first restore")
+    ann.sync()
+    team.restored(dump)
+    team.agree()
+
+
+# --- a device forgot ------------------------------------------------------------------------------
+
+
+def test_a_device_restored_from_a_backup_gets_its_own_entries_back(team: Team) -> None:
+    ann, bob, _ = team.three()
+    first = ann.create()
+    team.settle(ann, bob)
+    backup = ann.json("backup", "create")
+    ann.update(first, "after the backup")
+    ann.create("u")
+    bob.create("v")
+    team.settle(ann, bob)
+    before = device_of(ann)
+    ann.restored(backup)
+    assert ann.sync()["pulled"] == 3
+    assert device_of(ann) == before
+    team.agree()
+
+
+def test_a_device_restored_and_written_since_goes_on_under_a_new_id(team: Team) -> None:
+    ann, bob, _ = team.three()
+    first = ann.create()
+    team.settle(ann, bob)
+    backup = ann.json("backup", "create")
+    ann.update(first, "after the backup")
+    ann.create("u")
+    team.settle(ann, bob)
+    before = device_of(ann)
+    ann.restored(backup)
+    ann.update(first, "after the restore")
+    ann.ok("checkpoint", "finalize", ann.create("u"))
+    team.agree()
+    assert device_of(ann) != before
+    [(said,)] = ann.sql(
+        "SELECT json_extract(meta, '$.continues.device_id') FROM log"
+        " WHERE device_id = ? AND device_seq = 1",
+        device_of(ann),
+    )
+    assert said == before
+
+
+def test_a_device_restored_to_before_its_first_exchange(team: Team) -> None:
+    ann, bob, _ = team.three()
+    first = ann.create()
+    backup = ann.json("backup", "create")
+    ann.update(first, "after the backup")
+    team.settle(ann, bob)
+    ann.restored(backup)
+    ann.update(first, "after the restore")
+    team.agree()
+
+
+# --- a home was copied ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unsent", [False, True], ids=["all sent", "some unsent"])
+@pytest.mark.parametrize("copy_first", [False, True], ids=["original first", "copy first"])
+def test_a_copied_home_gets_a_new_id_and_keeps_its_entries(
+    team: Team, tmp_path: Path, unsent: bool, copy_first: bool
+) -> None:
+    ann, bob, _ = team.three()
+    first = ann.create()
+    ann.sync()
+    if unsent:
+        ann.update(first, "not sent yet")
+    copy = ann.copied_to(tmp_path / "copy")
+    team.machines.append(copy)
+    ann.update(first, "by the original")
+    ann.create("u")
+    copy.update(first, "by the copy")
+    copy.create("v")
+    for machine in (copy, ann) if copy_first else (ann, copy):
+        machine.sync()
+    ann.create("u")
+    copy.create("v")
+    team.agree()
+    assert device_of(ann) != device_of(copy)
+
+
+def test_a_copy_that_has_written_nothing_yet_follows_until_it_writes(
+    team: Team, tmp_path: Path
+) -> None:
+    ann, *_ = team.three()
+    ann.create()
+    ann.sync()
+    copy = ann.copied_to(tmp_path / "copy")
+    team.machines.append(copy)
+    ann.create()
+    team.settle(ann, copy)
+    copy.create()
+    copy.sync()
+    ann.create()
+    team.agree()
+
+
+def test_two_copies_of_one_home(team: Team, tmp_path: Path) -> None:
+    ann, bob, _ = team.three()
+    first = ann.create()
+    ann.sync()
+    ann.create("unsent")
+    copies = [ann.copied_to(tmp_path / name) for name in ("one", "two")]
+    team.machines += copies
+    for number, machine in enumerate((ann, *copies)):
+        machine.update(first, f"by machine {number}")
+        machine.create("u")
+    team.agree()
+    assert len({device_of(machine) for machine in (ann, *copies)}) == 3
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from syncd import CheckpointService, ExecutionState
+
+service = CheckpointService(home=Path(sys.argv[1]))
+for line in sys.stdin:
+    made = service.create_checkpoint(
+        task_id="long", agent_id="library", execution_state=ExecutionState(phase="implementing")
+    )
+    print(made.metadata.checkpoint_id, flush=True)
+"""
+
+
+def test_a_program_goes_on_writing_while_a_sync_gives_its_home_a_new_id(
+    team: Team, tmp_path: Path
+) -> None:
+    ann, *_ = team.three()
+    ann.create()
+    ann.sync()
+    copy = ann.copied_to(tmp_path / "copy")
+    team.machines.append(copy)
+    ann.create()
+    ann.sync()
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, copy.home],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as program:  # fmt: skip
+        assert program.stdin and program.stdout
+
+        def write(count: int) -> None:
+            print("\n" * (count - 1), file=program.stdin, flush=True)
+
+        write(50)
+        copy.written.add(program.stdout.readline().strip())
+        write(50)  # these meet the sync
+        before = device_of(copy)
+        copy.sync()
+        assert device_of(copy) != before
+        write(3)
+        program.stdin.close()
+        copy.written |= set(program.stdout.read().split())
+    assert len(copy.written) == 1 + 103
+    team.agree()
+
+
+# --- a clock was wrong ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "skew_ms", [3 * HOUR_MS, -3 * HOUR_MS, 10 * YEAR_MS], ids=["+3 h", "-3 h", "+10 years"]
+)
+def test_a_wrong_clock_loses_nothing_and_does_not_win_for_ever(team: Team, skew_ms: int) -> None:
+    ann, bob, cem = team.three()
+    first = ann.create()
+    team.settle(ann, bob, cem)
+    ann.skew_ms = skew_ms
+    wrong = ann.update(first, "with a wrong clock")
+    ann.create("by the wrong clock")
+    ann.sync()
+    assert abs(int(ann.state("skew_ms")) - skew_ms) < 60_000
+    ann.skew_ms = 0
+    ann.create("by the corrected clock")
+    bob.sync()
+    base = bob.json("checkpoint", "show", first)["revision"]
+    assert base == wrong
+    later = bob.update(first, "later, with a right clock")
+    team.agree()
+    for machine in team.machines:
+        assert machine.json("checkpoint", "show", first)["revision"] == later
+    assert abs(int(ann.state("skew_ms"))) < 60_000
+
+
+@pytest.mark.parametrize("skew_ms", [3 * HOUR_MS, 10 * YEAR_MS], ids=["+3 h", "+10 years"])
+def test_what_a_fast_clock_wrote_wins_for_five_minutes_at_most(team: Team, skew_ms: int) -> None:
+    ann, bob, cem = team.three()
+    first = ann.create()
+    team.settle(ann, bob, cem)
+    ann.skew_ms = skew_ms
+    ann.update(first, "with a fast clock")
+    team.agree()
+    ann.skew_ms = 0
+    # Both on the same base, so that only time decides.
+    bob.skew_ms = 6 * 60_000
+    base = bob.json("checkpoint", "show", first)["revision"]
+    ann.update(first, "by the corrected clock")
+    later = bob.update(first, "six minutes later")
+    team.sql(
+        "CREATE OR REPLACE FUNCTION syncd.clock() RETURNS timestamptz LANGUAGE sql STABLE"
+        " AS $$SELECT clock_timestamp() + interval '6 minutes'$$"
+    )
+    team.agree()
+    shown = cem.json("checkpoint", "show", first)
+    assert shown["revision"] == later
+    assert base != later
+
+
+# --- a machine was lost ---------------------------------------------------------------------------
+
+
+def lost_machine(team: Team, *, known: bool) -> tuple[Machine, Machine, set[str]]:
+    """Its entries are gone from the replica too; other machines have them."""
+    ann, bob, lost = team.three()
+    if known:
+        lost.create()
+    team.settle(ann, bob, lost)
+    dump = team.dumped()
+    wanted = {lost.create("u") for _ in range(3)}
+    lost.sync()
+    team.settle(ann, bob)
+    team.restored(dump)
+    team.settle(ann, bob)
+    team.machines.remove(lost)
+    ann.written |= lost.written
+    return ann, bob, wanted
+
+
+def test_a_lost_machines_entries_return_only_while_recovery_is_open(team: Team) -> None:
+    ann, bob, wanted = lost_machine(team, known=True)
+    admin = team.administrator()
+    missing = ann.run("prove", "--repair", "--json")
+    assert missing.code == 3
+    assert set(missing.json()["missing_in_cloud"]) == wanted
+    assert "recovery" in ann.run("prove", "--repair").out
+    admin.ok("admin", "recovery", "open", team.organization)
+    assert bob.json("prove", "--repair")["ok"]
+    admin.ok("admin", "recovery", "close", team.organization)
+    team.machine()
+    team.agree()
+
+
+def test_a_relay_does_not_keep_back_what_this_machine_had_not_sent(team: Team) -> None:
+    ann, bob, _ = lost_machine(team, known=True)
+    ann.create("unsent")
+    ann.ok("sync", "--pull-only")
+    team.administrator().ok("admin", "recovery", "open", team.organization)
+    assert ann.json("prove", "--repair")["ok"]
+    team.agree()
+
+
+def test_a_lost_machine_that_the_restored_replica_never_met(team: Team) -> None:
+    ann, bob, lost = team.three()
+    team.settle(ann, bob)
+    dump = team.dumped()
+    wanted = {lost.create("u") for _ in range(3)}
+    lost.sync()
+    team.settle(ann, bob)
+    team.restored(dump)
+    team.machines.remove(lost)
+    ann.written |= wanted
+    team.administrator().ok("admin", "recovery", "open", team.organization)
+    ann.sync()
+    assert ann.json("prove", "--repair")["ok"]
+    team.machine()
+    team.agree()
+
+
+# --- holes ----------------------------------------------------------------------------------------
+
+
+def with_entries(team: Team) -> tuple[Machine, Machine, list[str]]:
+    """Two machines with several batches each; the ids of Ann's in their order."""
+    ann, bob = team.machine(), team.machine()
+    ids = []
+    for _ in range(3):
+        ids += [ann.create(), ann.create(), ann.create()]
+        bob.create("u")
+        team.settle(ann, bob)
+    return ann, bob, ids
+
+
+@pytest.mark.parametrize("places", [[1], [3, 4], [8], [0, 8]], ids=str)
+def test_entries_deleted_at_the_replica_are_named_and_sent_again(
+    team: Team, places: list[int]
+) -> None:
+    ann, bob, ids = with_entries(team)
+    gone = {ids[place] for place in places}
+    team.sql("DELETE FROM syncd.log WHERE entry_id = ANY (%s::text[]::uuid[])", list(gone))
+    for machine in (ann, bob):
+        found = machine.run("prove", "--json")
+        assert found.code == 3
+        assert set(found.json()["missing_in_cloud"]) == gone
+        assert found.json()["missing_here"] == []
+    assert ann.json("prove", "--repair")["ok"]
+    team.machine()  # a newcomer gets all of it
+    team.agree()
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["its own", "another's"])
+@pytest.mark.parametrize("places", [[1], [3, 4], [8], [0, 8]], ids=str)
+def test_entries_deleted_from_a_machine_are_named_and_fetched_again(
+    team: Team, places: list[int], own: bool
+) -> None:
+    ann, bob, ids = with_entries(team)
+    victim = ann if own else bob
+    gone = {ids[place] for place in places}
+    for entry_id in gone:
+        victim.sql("DELETE FROM log WHERE entry_id = ?", entry_id)
+    found = victim.run("prove", "--json")
+    assert found.code == 3
+    assert set(found.json()["missing_here"]) == gone
+    assert found.json()["missing_in_cloud"] == []
+    assert victim.json("prove", "--repair")["ok"]
+    team.agree()
+
+
+# --- several at once ------------------------------------------------------------------------------
+
+
+def test_the_replica_and_a_device_restored_together(team: Team) -> None:
+    ann, bob, cem = team.three()
+    first = ann.create()
+    team.settle(ann, bob, cem)
+    backup = ann.json("backup", "create")
+    ann.create("u")
+    team.settle(ann, bob, cem)
+    dump = team.dumped()
+    ann.update(first, "lost on both sides, but others have it")
+    team.settle(ann, bob, cem)
+    ann.restored(backup)
+    team.restored(dump)
+    ann.update(first, "after both")
+    team.settle(*team.machines)
+    team.administrator().ok("admin", "recovery", "open", team.organization)
+    assert bob.json("prove", "--repair")["ok"]
+    team.agree()
+
+
+def test_the_replica_restored_while_a_copy_has_a_new_id(team: Team, tmp_path: Path) -> None:
+    ann, bob, _ = team.three()
+    first = ann.create()
+    ann.sync()
+    copy = ann.copied_to(tmp_path / "copy")
+    team.machines.append(copy)
+    dump = team.dumped()
+    ann.update(first, "by the original")
+    copy.update(first, "by the copy")
+    team.settle(ann, copy, bob)
+    copy.create("u")
+    copy.sync()
+    team.restored(dump)
+    bob.create("v")
+    team.agree(bob, copy, ann)

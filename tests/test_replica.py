@@ -28,6 +28,7 @@ from psycopg.conninfo import make_conninfo
 from replicas import Cloud, Person, Writer, checkpoint_meta, cloud_on
 
 from syncd import clock, fold
+from syncd.cluster import dsn
 from syncd.entry import (
     CHECKPOINT,
     CHOICE,
@@ -61,11 +62,11 @@ def empty(any_cluster: Cluster) -> Iterator[str]:
     any_cluster.drop_database(name)
 
 
-def administration(dsn: str) -> closing[Administration]:
-    return closing(Administration(dsn))
+def administration(place: str) -> closing[Administration]:
+    return closing(Administration(place))
 
 
-def test_a_role_that_is_no_superuser_installs_it(any_cluster: Cluster, empty: str) -> None:
+def test_a_role_that_is_no_superuser_installs_it(empty: str) -> None:
     with administration(empty) as admin:
         me = "SELECT rolname, rolsuper, rolbypassrls FROM pg_roles WHERE rolname = session_user"
         assert admin.connection.execute(me).fetchall() == [("syncd_installer", False, False)]
@@ -138,7 +139,9 @@ def test_a_step_that_fails_leaves_nothing_behind(
         with pytest.raises(ReplicaError, match="division by zero"):
             admin.migrate()
         assert admin.version() == 0
-    assert not cluster.sql(database, "SELECT FROM pg_namespace WHERE nspname IN ('half', 'syncd')")
+    assert not cluster.sql(
+        database, "SELECT nspname FROM pg_namespace WHERE nspname IN ('half', 'syncd')"
+    )
 
 
 # --- several administrators ---------------------------------------------------------------------
@@ -180,8 +183,8 @@ def _second(cloud: Cloud) -> closing[Administration]:
         "SELECT rolsuper, rolcreaterole, rolbypassrls FROM pg_roles WHERE rolname = %s", [name]
     ).fetchall()
     assert rights == [(False, False, False)]
-    dsn = make_conninfo(cloud.cluster.admin_dsn(cloud.database), user=name, password=password)
-    return administration(dsn)
+    place = cloud.cluster.admin_dsn(cloud.database)
+    return administration(make_conninfo(place, user=name, password=password))
 
 
 def _belongs(cloud: Cloud, person: Person, kind: str = "syncd_member") -> bool:
@@ -273,8 +276,8 @@ def test_a_dump_restored_into_another_server_works_for_its_members_again(
         ada.push(ada.writer.create(body={"kept": True}), ada.writer.create())
         cloud.admin.revoke_machine(organization, eve.login.role, "stolen")
         dump = cloud.cluster.base / f"{uuid.uuid4()}.dump"
-        dsn = source.admin_dsn(cloud.database)
-        source.program("pg_dump", "-Fc", "--enable-row-security", "-f", str(dump), "-d", dsn)
+        place = source.admin_dsn(cloud.database)
+        source.program("pg_dump", "-Fc", "--enable-row-security", "-f", str(dump), "-d", place)
 
     name = target.create_database()
     with administration(target.admin_dsn(name)) as admin:
@@ -283,6 +286,9 @@ def test_a_dump_restored_into_another_server_works_for_its_members_again(
         assert sorted(admin.sync_roles()) == sorted([ada.login.role, auditor.login.role])
         assert admin.sync_roles() == []
         assert admin.migrate() == []
+        asked = "SELECT pg_has_role(%s, %s, 'MEMBER'), pg_has_role(%s, 'syncd_member', 'MEMBER')"
+        group = f"syncd_org_{organization}"
+        assert target.sql(name, asked, ada.login.role, group, ada.login.role) == [(True, True)]
         moved = Person(organization, "Ada", admin.reset_machine(organization, ada.login.role),
                        clock.wall_ms)  # fmt: skip
         reader = Person(organization, "Olga",
@@ -302,10 +308,40 @@ def test_a_dump_restored_into_another_server_works_for_its_members_again(
         assert len(reader.replica.pull(reader.writer.device_id, 0, None, 0)) == 3
         with pytest.raises(ReplicaError):
             reader.push(reader.writer.create())
-    assert not target.sql(name, "SELECT FROM pg_roles WHERE rolname = %s", eve.login.role)
+    assert not target.sql(name, "SELECT rolname FROM pg_roles WHERE rolname = %s", eve.login.role)
     # What helped the restore is gone.
-    assert not target.sql(name, "SELECT FROM pg_default_acl WHERE defaclobjtype = 'n'")
+    assert not target.sql(name, "SELECT oid FROM pg_default_acl WHERE defaclobjtype = 'n'")
     target.stop("immediate")
+
+
+def test_a_server_upgraded_from_15_is_still_administered(postgres: Session, tmp_path: Path) -> None:
+    """An upgrade carries roles over as pg_dumpall writes them: made and granted by a superuser."""
+    source, target = postgres.new("15"), postgres.new("18")
+    roles = tmp_path / "roles.sql"
+    with cloud_on(source) as cloud:
+        organization = cloud.organization()
+        ada, bob = (cloud.person(organization, name) for name in ("Ada", "Bob"))
+        roles.write_text(target.program("pg_dumpall", "--roles-only", "-d", source.superuser_dsn()))
+        target.program("psql", "-q", "-f", str(roles), "-d", target.superuser_dsn())
+        # From now on the passwords are the old server's.
+        place = (source.base, target.port)
+        target.program("createdb", "--maintenance-db", dsn(*place, "postgres", "postgres"), "moved")
+        dump = source.dump(cloud.database)
+        target.program("pg_restore", "-d", dsn(*place, "postgres", "moved"), str(dump))
+    with administration(dsn(*place, database="moved")) as admin:
+        assert admin.migrate() == []
+        admin.revoke_machine(organization, ada.login.role, "lost")
+        moved = [make_conninfo(p.login.dsn, port=target.port, dbname="moved") for p in (ada, bob)]
+        with pytest.raises(LoginRefusedError, match="revoked"):
+            Replica(moved[0]).membership  # noqa: B018
+        with closing(Replica(moved[1])) as replica:
+            assert replica.membership.member == "Bob"
+        assert admin.remove_member(organization, "Bob", "left") == 1
+        admin.add_member(organization, "Cleo", "lead", "laptop")
+        admin.connection.execute("CREATE ROLE another LOGIN")
+        admin.connection.execute("GRANT syncd_admin TO another")
+    for server in (source, target):
+        server.stop("immediate")
 
 
 # --- pushing ------------------------------------------------------------------------------------
@@ -469,7 +505,12 @@ def test_one_entry_that_cannot_be_kept_holds_up_nothing(
     assert ada.push(*entries)[1].verdict == "refused"
 
 
-@pytest.mark.parametrize("kind", sorted(POISON.keys() - {"broken chain", "hash mismatch"}))
+# These are no versions of a checkpoint that is there, or are found before anything else is.
+APART = {"broken chain", "hash mismatch", "a long id", "a long op", "a long entity",
+         "a task's budget"}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(POISON.keys() - APART))
 def test_a_version_that_would_fail_as_the_current_one_is_refused_before_it_is(
     ada: Person, kind: str
 ) -> None:
@@ -477,12 +518,8 @@ def test_a_version_that_would_fail_as_the_current_one_is_refused_before_it_is(
     first = ada.writer.create()
     ada.push(first)
     bad = POISON[kind][0](Writer(ada.writer.device_id))
-    if bad.entity != CHECKPOINT or bad.entity_id == LONG:
-        pytest.skip("it is no version of this checkpoint")
     loser = _words(ada.writer, entity_id=first.entity_id, op=UPDATE, hlc=1, body=bad.body,
                    bases=bad.bases, meta=bad.meta, actor=bad.actor)  # fmt: skip
-    if bad.op not in (CREATE, UPDATE):
-        pytest.skip("it is no version of this checkpoint")
     assert ada.push(loser)[0].verdict == "refused"
     # Were it kept, it would be the only head now.
     last = ada.writer.update(first.entity_id, [first.entry_id], op=UPDATE)
@@ -643,7 +680,7 @@ def test_cursors_chains_and_digests_let_both_sides_compare(ada: Person) -> None:
 # --- the header ---------------------------------------------------------------------------------
 
 # PostgreSQL's texts hold everything but U+0000; surrogates are no text.
-words = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 odd = st.one_of(
     words, st.sampled_from(["", '"', "\\", "\x1f\x7f", "\u2028", "😀", "</script>", "/"])
 )
@@ -663,7 +700,7 @@ def test_the_header_built_by_the_replica_is_the_one_that_was_chained(
     assert built == [(header_bytes(header),)]
 
 
-@given(st.recursive(st.one_of(st.text(st.characters(exclude_categories=("Cs",))),
+@given(st.recursive(st.one_of(st.text(st.characters(exclude_categories=["Cs"])),
                               st.sampled_from(["\0", "\\u0000", "\\\0", "\\\\u0000"])),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text("ab\\\0"), inner),
                     max_leaves=5),
@@ -717,25 +754,34 @@ steps = st.builds(
 
 
 @pytest.fixture(scope="module")
-def devices(shared_cloud: Cloud) -> list[Person]:
+def people(shared_cloud: Cloud) -> list[Person]:
     organization = shared_cloud.organization()
     return [shared_cloud.person(organization) for _ in range(3)]
+
+
+def _with_new_devices(people: list[Person]) -> list[Person]:
+    """A history that failed half-way must not disturb the next one."""
+    for person in people:
+        person.writer = Writer()
+        person.hello()
+    return people
 
 
 @given(
     history=st.lists(steps, min_size=1, max_size=12),
     own_ids=st.lists(st.booleans(), min_size=3, max_size=3),
-    arrival=st.randoms(use_true_random=False),
+    arrival=st.integers(0, 2**32),
 )
 @settings(
     max_examples=full(100, 1_000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_the_replica_agrees_with_every_device_on_versions_and_conflicts(
-    shared_cloud: Cloud, devices: list[Person], history: list[Step], own_ids: list[bool],
-    arrival: random.Random,
+    shared_cloud: Cloud, people: list[Person], history: list[Step], own_ids: list[bool],
+    arrival: int,
 ) -> None:  # fmt: skip
+    devices = _with_new_devices(people)
     entries = _written(history, own_ids, devices)
-    verdicts = _sent(entries, devices, arrival)
+    verdicts = _sent(entries, devices, random.Random(arrival))
     rows = [_version(entry, verdicts[entry.entry_id]) for entry in entries]
     kept = [row for row in rows if row is not None]
     seen = _Seen(shared_cloud, devices[0].organization_id, {row.entity_id for row in kept})

@@ -185,7 +185,8 @@ CREATE INDEX conflicts_by_entity ON syncd.conflicts (organization_id, entity, en
 -- What a member asks with EXPLAIN must not tell of others either:
 -- * PostgreSQL evaluates cheap conditions first, the member's own among them, and tells how often.
 --   An ANY over one element is cheaper than any comparison, so that the policy comes first.
--- * Estimates come from samples of all rows: no column is sampled.
+-- * Estimates come from samples of all rows: no column is sampled but one, for `search`. What it
+--   tells, how much there is of each organization, pg_auth_members tells too.
 -- The policy for members names no role: whoever has a role can drop what was made for it.
 DO $$
 DECLARE
@@ -203,7 +204,8 @@ BEGIN
                    relation);
     EXECUTE format('GRANT SELECT ON syncd.%I TO syncd_auditor, syncd_admin', relation);
     FOR sampled IN SELECT attname FROM pg_attribute
-        WHERE attrelid = format('syncd.%I', relation)::regclass AND attnum > 0 LOOP
+        WHERE attrelid = format('syncd.%I', relation)::regclass AND attnum > 0
+          AND (relation, attname) <> ('checkpoints', 'organization_id') LOOP
       EXECUTE format('ALTER TABLE syncd.%I ALTER %I SET STATISTICS 0', relation, sampled);
     END LOOP;
   END LOOP;
@@ -884,12 +886,10 @@ BEGIN
 END $$;
 
 -- Current checkpoints whose content contains some JSON, newest first. A function, because under
--- row-level security the index of the content is not used; nor is it where the planner expects more
--- from reading all of an organization in order.
+-- row-level security the index of the content is not used.
 CREATE FUNCTION syncd.search(organization uuid, content jsonb, most integer DEFAULT 100)
 RETURNS SETOF syncd.checkpoints
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_indexscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM syncd.require(organization, false);
   RETURN QUERY SELECT c.* FROM syncd.checkpoints c
@@ -921,6 +921,17 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT 'syncd_org_' || organization
 $$;
 
+-- From PostgreSQL 16 on, whoever made a role may grant it; said here for 15, because a server that is
+-- upgraded later does not know who made it.
+CREATE FUNCTION syncd.make_role(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE format('CREATE ROLE %I NOLOGIN', name);
+  IF current_setting('server_version_num')::integer < 160000 THEN
+    EXECUTE format('GRANT %I TO syncd_admin WITH ADMIN OPTION', name);
+  END IF;
+END $$;
+
 CREATE FUNCTION syncd.create_organization(name text) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -929,7 +940,7 @@ BEGIN
   IF EXISTS (SELECT FROM syncd.organizations o WHERE o.name = create_organization.name) THEN
     RAISE EXCEPTION 'there is an organization % already', name USING ERRCODE = 'SY010';
   END IF;
-  EXECUTE format('CREATE ROLE %I NOLOGIN', syncd.group_of(made));
+  PERFORM syncd.make_role(syncd.group_of(made));
   INSERT INTO syncd.organizations (organization_id, name, created_at, channel, announced_at)
   VALUES (made, name, syncd.clock(), 'syncd_' || replace(gen_random_uuid()::text, '-', ''),
           syncd.clock());
@@ -951,7 +962,8 @@ BEGIN
   END IF;
 END $$;
 
--- Take them away, and the right to log in with them. Then look whether that worked.
+-- Take them away, and the right to log in with them. Then look whether that worked. What somebody
+-- else has granted, as an upgrade from PostgreSQL 15 does, stays, and is of no use without a login.
 CREATE FUNCTION syncd.expel(organization uuid, login text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -966,8 +978,12 @@ BEGIN
                WHERE r.rolname = login AND g.rolname ~ '^syncd_' LOOP
     EXECUTE format('REVOKE %I FROM %I', given, login);
   END LOOP;
-  IF pg_has_role(login, syncd.group_of(organization), 'MEMBER')
-      OR (SELECT rolcanlogin FROM pg_roles WHERE rolname = login) THEN
+  IF (SELECT rolcanlogin FROM pg_roles WHERE rolname = login)
+      OR EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
+                 JOIN pg_roles r ON r.oid = m.member
+                 WHERE r.rolname = login AND g.rolname ~ '^syncd_'
+                   AND (m.grantor = 'syncd_admin'::regrole
+                        OR current_setting('server_version_num')::integer < 160000)) THEN
     RAISE EXCEPTION 'the server did not revoke the roles' USING ERRCODE = 'SY011';
   END IF;
 END $$;
@@ -988,7 +1004,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM syncd.require_credentials(login, verifier);
   IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = login) THEN
-    EXECUTE format('CREATE ROLE %I', login);
+    PERFORM syncd.make_role(login);
   END IF;
   EXECUTE format('ALTER ROLE %I LOGIN CONNECTION LIMIT 20 PASSWORD %L', login, verifier);
   EXECUTE format('ALTER ROLE %I SET statement_timeout = %L', login, '60s');
@@ -1187,12 +1203,12 @@ DECLARE
 BEGIN
   FOR wanted IN SELECT o.organization_id AS id FROM syncd.organizations o LOOP
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = syncd.group_of(wanted.id)) THEN
-      EXECUTE format('CREATE ROLE %I NOLOGIN', syncd.group_of(wanted.id));
+      PERFORM syncd.make_role(syncd.group_of(wanted.id));
     END IF;
   END LOOP;
   FOR wanted IN SELECT l.* FROM syncd.logins l WHERE l.revoked_at IS NULL LOOP
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted.login) THEN
-      EXECUTE format('CREATE ROLE %I NOLOGIN', wanted.login);
+      PERFORM syncd.make_role(wanted.login);
       RETURN NEXT wanted.login;
     END IF;
     PERFORM syncd.admit(wanted.organization_id, wanted.login);

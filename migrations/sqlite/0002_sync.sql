@@ -3,9 +3,18 @@
 -- Why the replica keeps only the header of an entry. NULL for all others.
 ALTER TABLE log ADD COLUMN refused TEXT;
 
+-- It may have been refused because its id was in use.
+DROP INDEX log_by_entry;
+CREATE UNIQUE INDEX log_by_entry ON log (entry_id)
+  WHERE entry_id <> entity_id AND refused IS NULL;
+CREATE INDEX log_refused ON log (entry_id) WHERE refused IS NOT NULL;
+
 -- All versions of an entity. A generated checkpoint's first entry is found through `checkpoints`,
 -- so a new checkpoint does not touch this index.
 CREATE INDEX log_by_entity ON log (entity_id) WHERE entry_id <> entity_id;
+
+-- A later version may name a parent that is newer than the checkpoint itself.
+CREATE INDEX checkpoints_changed ON checkpoints (parent_id) WHERE seq <> first_seq;
 
 -- View: versions and branches that lost, and what became of them.
 CREATE TABLE conflicts (
@@ -59,3 +68,9 @@ CREATE TABLE numbers (
 ) WITHOUT ROWID;
 INSERT INTO numbers SELECT id, task_seq FROM tasks WHERE task_seq > 0;
 ALTER TABLE tasks DROP COLUMN task_seq;
+
+-- A task is as old as its first entry by the order that all devices agree on.
+UPDATE tasks SET created_at = strftime('%Y-%m-%dT%H:%M:%f', first.ms / 1000.0, 'unixepoch') || '+00:00'
+FROM (SELECT iif(json_valid(meta), json_extract(meta, '$.task_id'), NULL) AS task_id,
+             MIN(effective_hlc) >> 16 AS ms FROM log GROUP BY 1) AS first
+WHERE first.task_id = tasks.id;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,12 +38,9 @@ def login(app: App, dsn: str | None) -> None:
             + "a password on the command line can be seen by others; next time use `syncd login -`",
             err=True,
         )
-    replica = Replica(given, app.node.settings["cloud.tls"])
-    try:
+    with closing(Replica(given, app.node.settings["cloud.tls"])) as replica:
         member = replica.membership
-        _check_home(app, member.organization_id, member.organization)
-    finally:
-        replica.close()
+    _check_home(app, member.organization_id, member.organization)
     place = credentials.keep(app.node.home, given)
     document = {**member._asdict(), "password_in": place, "device_id": app.node.store.device_id}
     app.emit(document, lambda: (
@@ -86,6 +84,8 @@ def logout(app: App) -> None:
     configured = bool(app.node.settings["cloud.dsn"])
     credentials.forget(app.node.home)
     lines = ["Logged out." if configured else "There was no login."]
+    if os.environ.get("SYNCD_CLOUD_DSN"):
+        lines.append("SYNCD_CLOUD_DSN is set all the same: unset it too.")
     if configured and pending:
         lines.append(
             f"{render.count(pending, 'entry is', 'entries are')} on this machine only; "
@@ -107,8 +107,8 @@ def add(app: App, name: str) -> None:
 
     Prints its DSN, this once. On that machine: syncd login
     """
-    replica = app.node.replica()
-    made, organization = replica.add_machine(name), replica.organization
+    with closing(app.node.replica()) as replica:
+        made, organization = replica.add_machine(name), replica.organization
     app.emit(login_document(made, organization), lambda: login_text(made))
 
 
@@ -124,7 +124,8 @@ def login_text(made: Login) -> str:
 @verb
 def list_(app: App) -> None:
     """List your machines."""
-    machines = app.node.replica().machines()
+    with closing(app.node.replica()) as replica:
+        machines = replica.machines()
     app.emit([machine_document(m) for m in machines], lambda: machine_table(machines))
 
 
@@ -154,9 +155,9 @@ def machine_table(machines: list[Machine]) -> str | None:
 @verb
 def rename(app: App, machine: str, name: str) -> None:
     """Give one of your machines another name."""
-    replica = app.node.replica()
-    found = one_of(replica.machines(), machine)
-    replica.rename_machine(found.login, name)
+    with closing(app.node.replica()) as replica:
+        found = one_of(replica.machines(), machine)
+        replica.rename_machine(found.login, name)
     app.emit({"role": found.login, "name": name}, f"{machine} is now called {name}.")
 
 
@@ -169,9 +170,9 @@ def revoke(app: App, machine: str, reason: str) -> None:
 
     Its open connections are ended at once. What it wrote before stays.
     """
-    replica = app.node.replica()
-    found = one_of(replica.machines(), machine)
-    replica.revoke_machine(found.login, reason)
+    with closing(app.node.replica()) as replica:
+        found = one_of(replica.machines(), machine)
+        replica.revoke_machine(found.login, reason)
     app.emit({"role": found.login, "revoked": True}, f"{found.name} is refused from now on.")
 
 

@@ -12,11 +12,11 @@ import click
 
 from syncd.cli import render
 from syncd.cli.verb import App, verb
-from syncd.errors import ReplicaError
+from syncd.errors import LoginRefusedError, ReplicaError
 
 if TYPE_CHECKING:
     from syncd.proof import Proof
-    from syncd.sync import Outcome, Progress
+    from syncd.sync import Engine, Outcome, Progress
 
 _SHOWN = 10
 
@@ -29,7 +29,7 @@ def sync(app: App, push_only: bool, pull_only: bool) -> None:
     """Exchange entries with the replica, once, now."""
     if push_only and pull_only:
         raise click.UsageError("--push-only and --pull-only exclude each other")
-    with _progress(app) as progress, app.node.syncing(progress) as engine:
+    with _progress(app) as progress, _exchange(app, progress) as engine:
         outcome = engine.sync(push=not pull_only, pull=not push_only)
     document = {**outcome._asdict(), "state": "online"}
     app.emit(document, lambda: _told(outcome))
@@ -48,6 +48,25 @@ def _told(outcome: Outcome) -> str:
         found = render.count(outcome.quarantined, "entry", "entries")
         lines.append(click.style(f"{found} in quarantine: ", fg="red") + "syncd quarantine list")
     return "\n".join(lines)
+
+
+@contextmanager
+def _exchange(app: App, progress: Progress | None = None) -> Iterator[Engine]:
+    """Whoever is refused wants to know first what becomes of his work."""
+    try:
+        with app.node.syncing(progress) as engine:
+            yield engine
+    except LoginRefusedError as error:
+        waiting = render.count(_pending(app), "entry", "entries")
+        raise LoginRefusedError(
+            f"{error.message}; not sent yet, and safe on this machine: {waiting}"
+        ) from None
+
+
+def _pending(app: App) -> int:
+    from syncd.exchange import Exchange
+
+    return Exchange(app.node.store, app.node.key.public()).pending_count()[0]
 
 
 @contextmanager
@@ -102,7 +121,6 @@ def flush(app: App, ctx: click.Context, seconds: float) -> None:
 def _attempt(app: App) -> tuple[int, str]:
     """Send; how many entries are left then, and why."""
     from syncd.errors import UnconfiguredError
-    from syncd.exchange import Exchange
 
     problem = ""
     try:
@@ -112,8 +130,7 @@ def _attempt(app: App) -> tuple[int, str]:
         raise
     except ReplicaError as error:
         problem = error.message
-    exchange = Exchange(app.node.store, app.node.key.public())
-    return exchange.pending_count()[0], problem
+    return _pending(app), problem
 
 
 def _flushed(pending: int, problem: str) -> str:
@@ -135,16 +152,16 @@ def prove(app: App, ctx: click.Context, repair: bool) -> None:
     """
     from syncd import proof
 
-    with app.node.syncing() as engine:
+    with _exchange(app) as engine:
         engine.meet()
         found = proof.repair(engine) if repair else proof.prove(engine.exchange, engine.replica)
     document = {"ok": found.ok, **found._asdict()}
-    app.emit(document, lambda: _proved(found))
+    app.emit(document, lambda: _proved(found, repair))
     if not found.ok:
         ctx.exit(3)
 
 
-def _proved(found: Proof) -> str:
+def _proved(found: Proof, repaired: bool) -> str:
     if found.ok:
         all_of_them = render.count(found.local, "entry", "entries")
         good = click.style("Proven: ", fg="green", bold=True)
@@ -158,4 +175,13 @@ def _proved(found: Proof) -> str:
         if missing:
             more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
             lines.append(f"{title}: {', '.join(missing[:_SHOWN])}{more}")
-    return "\n".join([*lines, "`syncd prove --repair` exchanges what is missing."])
+    if not repaired:
+        lines.append("`syncd prove --repair` exchanges what is missing.")
+    elif found.missing_in_cloud:
+        lines.append(
+            "Other machines wrote what is still missing there. They send it themselves; if they "
+            "are lost,\nan administrator runs `syncd admin recovery open`, then repeat this."
+        )
+    else:
+        lines.append("It could not be taken in: `syncd quarantine list` says why.")
+    return "\n".join(lines)

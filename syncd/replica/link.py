@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -30,23 +32,67 @@ VERIFIED = "verify-full"
 # What a user must write to do without: a value that cannot be set without reading it.
 UNPROTECTED = "let-anyone-on-the-way-read-and-change-it"
 _CONNECT_SECONDS = 10
+# The server gives up a statement after 60 s: whoever is silent for longer than that is gone.
+SILENCE_SECONDS = 75.0
+_EXAMPLE = "For example: postgresql://USER:PASSWORD@HOST:5432/DATABASE"
+T = TypeVar("T")
 
 
 def connect(dsn: str, tls: str = VERIFIED) -> psycopg.Connection[Any]:
     """Open a connection in autocommit; PgBouncer in transaction mode may stand in between."""
     with translated():
-        return psycopg.connect(protected(dsn, tls), autocommit=True, prepare_threshold=None)
+        return _Connection.connect(protected(dsn, tls), autocommit=True, prepare_threshold=None)
+
+
+class _Connection(psycopg.Connection[Any]):
+    """One that gives up on a server which hangs: its machine still answers for it, so that no
+    timeout of TCP notices, and it cannot heed its own."""
+
+    def wait(self, gen: Generator[Any, Any, T], *options: Any, **named: Any) -> T:
+        return super().wait(_impatient(gen), *options, **named)
+
+
+def _impatient(work: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Work on a connection, ended when nothing has come or gone for too long."""
+    heard = time.monotonic()
+    try:
+        wanted = next(work)
+        while True:
+            ready = yield wanted
+            if ready:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > SILENCE_SECONDS:
+                raise psycopg.OperationalError(f"no answer for {SILENCE_SECONDS:g} s")
+            wanted = work.send(ready)
+    except StopIteration as end:
+        found: T = end.value
+        return found
 
 
 def parsed(dsn: str) -> dict[str, Any]:
+    """Never says what it read: any part of it may be a piece of a password."""
+    if not dsn.strip():
+        raise ConfigError("the DSN is empty", _EXAMPLE)
+    if any(ord(character) < ord(" ") for character in dsn):
+        raise ConfigError("the DSN has a line break or control character in it", _EXAMPLE)
     try:
-        return dict(conninfo_to_dict(dsn))
+        parts = dict(conninfo_to_dict(dsn))
     except psycopg.ProgrammingError:
-        # Its message repeats the DSN, which may have a password in it.
+        raise ConfigError("this is not a PostgreSQL DSN", _EXAMPLE) from None
+    if _torn(dsn, parts):
         raise ConfigError(
-            "this is not a PostgreSQL DSN",
-            "For example: postgresql://USER:PASSWORD@HOST:5432/DATABASE",
-        ) from None
+            "this DSN cannot be read: its password seems to have / or @ in it",
+            "Write / as %2F, @ as %40 and % as %25.",
+        )
+    return parts
+
+
+def _torn(dsn: str, parts: dict[str, Any]) -> bool:
+    """Whether an unescaped password was taken for a host, a port or a database."""
+    if not re.fullmatch(r"[0-9]*(,[0-9]*)*", str(parts.get("port", ""))):
+        return True
+    hosts, database = str(parts.get("host", "")), str(parts.get("dbname", ""))
+    return "://" in dsn and ("@" in database or any("@" in h[1:] for h in hosts.split(",")))
 
 
 def protected(dsn: str, tls: str = VERIFIED) -> str:
@@ -58,6 +104,8 @@ def protected(dsn: str, tls: str = VERIFIED) -> str:
     parts.setdefault("keepalives_idle", 30)
     parts.setdefault("tcp_user_timeout", 30_000)
     if not _local(parts) and tls != UNPROTECTED:
+        # Where Kerberos is set up, libpq would prefer its protection, which names nobody's server.
+        parts.setdefault("gssencmode", "disable")
         mode = parts.setdefault("sslmode", VERIFIED)
         if mode != VERIFIED:
             raise ConfigError(
@@ -70,9 +118,15 @@ def protected(dsn: str, tls: str = VERIFIED) -> str:
 
 
 def _local(parts: dict[str, Any]) -> bool:
-    """Whether everything named is this machine itself."""
-    named = parts.get("hostaddr") or parts.get("host") or ""
-    return all(_is_local(host) for host in str(named).split(","))
+    """Whether everything named is this machine itself, in the DSN or where libpq looks besides.
+
+    The name counts, not only the address: it is what the certificate is checked against.
+    """
+    if parts.get("service") or os.environ.get("PGSERVICE"):
+        return False
+    hosts = parts.get("host") or os.environ.get("PGHOST", "")
+    addresses = parts.get("hostaddr") or os.environ.get("PGHOSTADDR", "")
+    return all(_is_local(host) for host in f"{hosts},{addresses}".split(","))
 
 
 def _is_local(host: str) -> bool:
@@ -104,8 +158,9 @@ def masked(dsn: str) -> str:
         parts = parsed(dsn)
     except ConfigError:
         return "(not a DSN)"
-    if parts.get("password"):
-        parts["password"] = "***"  # noqa: S105 (this is what hides one)
+    for name in ("password", "sslpassword"):
+        if parts.get(name):
+            parts[name] = "***"
     return make_conninfo("", **parts)
 
 
@@ -131,16 +186,24 @@ _STATES: dict[str, type[Exception]] = {
     "42501": ReplicaRefusedError,
     "53100": ReplicaFullError,
 }
+# What an entry itself can cause. All else says how the server is doing, and may be over soon.
+_BY_CONTENT = ("21", "22", "23", "54")
 # Before a session exists, libpq gives a text and no code.
-_TEXTS = (
-    (re.compile(r"password authentication failed|no password supplied", re.I), LoginRefusedError,
-     "the replica refused the login: the password is wrong"),
-    (re.compile(r"is not permitted to log in", re.I), LoginRefusedError,
-     "this machine's login was revoked by an administrator"),
-    (re.compile(r"permission denied for database", re.I), LoginRefusedError,
+_TEXTS: tuple[tuple[re.Pattern[str], type[ReplicaError], str], ...] = (
+    (re.compile(r"password authentication failed|no password supplied|SASL authentication failed"),
+     LoginRefusedError, "the replica refused the login: the password is wrong"),
+    (re.compile(r"is not permitted to log in"), LoginRefusedError,
+     "this machine's login was revoked, by an administrator or from another machine of yours"),
+    (re.compile(r"permission denied for database"), LoginRefusedError,
      "this login may not use that database"),
-    (re.compile(r"SSL|certificate|TLS", re.I), TLSRefusedError,
+    (re.compile(r'database ".*" does not exist|no such database'), ReplicaUnreachableError,
+     "the server has no such database"),
+    (re.compile(r"SYSCALL|closed (the connection |)unexpectedly|no answer for|timeout expired"),
+     ReplicaUnreachableError, "the connection to the replica broke"),
+    (re.compile(r"SSL|certificate|TLS|no encryption", re.I), TLSRefusedError,
      "the connection cannot be protected"),
+    (re.compile(r"no pg_hba.conf entry"), LoginRefusedError,
+     "the server takes no such login from this machine"),
 )  # fmt: skip
 
 
@@ -158,6 +221,8 @@ def _meaning(error: psycopg.Error) -> Exception:
     state = error.sqlstate or ""
     if state in _STATES:
         return _STATES[state](_told(state, text))
+    if state[:2] in _BY_CONTENT:
+        return ReplicaError(f"the replica failed: {text} ({state})")
     if not state and not isinstance(error, psycopg.OperationalError):
         return ReplicaError(f"this cannot be sent: {text}")
     if state[:2] in ("08", "57") or not state:
@@ -165,7 +230,7 @@ def _meaning(error: psycopg.Error) -> Exception:
             if pattern.search(text):
                 return kind(f"{meaning} ({text})")
         return ReplicaUnreachableError(f"the replica cannot be reached ({text})")
-    return ReplicaError(f"the replica failed: {text} ({state})")
+    return ReplicaUnreachableError(f"the replica cannot do it now ({text}, {state})")
 
 
 def _told(state: str, text: str) -> str:
@@ -173,6 +238,8 @@ def _told(state: str, text: str) -> str:
         return f"the replica lacks what this syncd needs ({text})"
     if state == "53100":
         return f"the replica's disk is full ({text})"
+    if state == "42501":
+        return f"the replica refused: this login may not do that ({text})"
     if state == "25006":
         return f"the replica is read-only ({text})"
     return f"the replica refused: {text}"
