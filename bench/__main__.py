@@ -61,8 +61,10 @@ def _settings(options: argparse.Namespace) -> Settings:
     else:
         transfers = Transfers(50_000, 5, 1_000, 50, 200)
         usual = Settings(4_000, 1_000_000, 40, PATIENCE_SECONDS, quick=False, transfers=transfers)
-    if options.sync_entries:
-        usual = replace(usual, transfers=replace(transfers, entries=options.sync_entries))
+    if entries := options.sync_entries:
+        fewer = min(transfers.organizations, max(1, entries // 10))
+        transfers = replace(transfers, entries=entries, organizations=fewer)
+        usual = replace(usual, transfers=transfers)
     asked = {"samples": options.samples, "entries": options.entries}
     return replace(usual, **{name: value for name, value in asked.items() if value})
 

@@ -130,6 +130,8 @@ def _start_up(results: Local) -> Verdict:
 def _sync(sync: Sync) -> list[Verdict]:
     entries, waits = f"{sync.sizes.entries:,} entries", sync.waits
     crowd = f"with {sync.sizes.organizations:,} organizations to without"
+    # A pull that ended before anybody wrote has shown nothing.
+    waited = waits.pulling if waits.pulling_writes else None
     alone = f"the longest of {waits.calm_writes:,} writes without a pull: {waits.calm:.0f} ms"
     return [
         _speed_of(sync, f"push of {entries}, speed to {COPY}", PUSH, PUSH_SPEED),
@@ -137,7 +139,7 @@ def _sync(sync: Sync) -> list[Verdict]:
         _speed_of(sync, f"push, speed {crowd}", PUSH_CROWDED, CROWDED_SPEED),
         _speed_of(sync, f"pull, speed {crowd}", PULL_CROWDED, CROWDED_SPEED),
         Verdict(f"memory, pushing {sync.sizes.backlog:,}", MEMORY_MB, sync.memory, "MB"),
-        Verdict(f"wait of {waits.writers} writers, pulling", WAIT_MS, waits.pulling, "ms", alone),
+        Verdict(f"wait of {waits.writers} writers, pulling", WAIT_MS, waited, "ms", alone),
     ]
 
 

@@ -47,12 +47,12 @@ def measured(home: Path, writers: int, pull: Callable[[], object]) -> Waits:
         pull()
         ended = time.monotonic()
         writes = collect()
-    before = _during(writes, began, pull_began)
-    meanwhile = _during(writes, pull_began, ended)
+    before = during(writes, began, pull_began)
+    meanwhile = during(writes, pull_began, ended)
     return Waits(writers, _longest(before), len(before), _longest(meanwhile), len(meanwhile))
 
 
-def _during(writes: Sequence[Write], began: float, ended: float) -> list[float]:
+def during(writes: Sequence[Write], began: float, ended: float) -> list[float]:
     """Those that overlap with it."""
     return [w.seconds for w in writes if w.began < ended and w.began + w.seconds > began]
 

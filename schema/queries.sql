@@ -1,10 +1,14 @@
 -- Named queries of the local store: a name, a line on what it is for, the statement.
 
 -- place --
--- Where the next entry goes: the newest entry (nearly always this device's own), whether task and
--- agent are known, this device's highest number in the task (which is the newest checkpoint's, if
--- that is its own), the task's newest checkpoint, this device's id: a sync may have changed it.
-SELECT h.device_id, h.device_seq, h.chain, h.effective_hlc, t.id IS NOT NULL,
+-- Where the next entry goes: the newest entry (nearly always this device's own), the latest clock
+-- (an entry of its own that came back may be the newest), whether task and agent are known, this
+-- device's highest number in the task (which is the newest checkpoint's, if that is its own), the
+-- task's newest checkpoint, this device's id: a sync may have changed it.
+SELECT h.device_id, h.device_seq, h.chain,
+  max(coalesce(h.effective_hlc, 0), coalesce(c.hlc, 0),
+      coalesce((SELECT json_extract(value, '$[2]') FROM state WHERE name = 'anchor'), 0)),
+  t.id IS NOT NULL,
   EXISTS (SELECT 1 FROM participants p WHERE p.agent_id = ?2 AND p.task_id = ?1),
   max(coalesce(n.task_seq, 0), coalesce(iif(c.device_id = s.value, c.task_seq, 0), 0)), c.id,
   s.value
@@ -210,26 +214,26 @@ FROM log WHERE ?1 IS NULL OR json_extract(meta, '$.task_id') = ?1 ORDER BY seq D
 -- Everything a view depends on, entity by entity, first version first. Of an entry that the replica
 -- refused, other devices have only the header.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  cloud_seq IS NOT NULL
+  cloud_seq IS NOT NULL AND refused IS NULL
 FROM log WHERE refused IS NULL OR body <> x''
 ORDER BY entity, entity_id, effective_hlc, entry_id
 
 -- versions_of --
 -- The versions of one entity.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  cloud_seq IS NOT NULL
+  cloud_seq IS NOT NULL AND refused IS NULL
 FROM log WHERE entity_id = ?1 AND entity = ?2 AND entry_id <> entity_id
   AND (refused IS NULL OR body <> x'')
 UNION ALL
 SELECT l.seq, l.entry_id, l.device_id, l.entity, l.entity_id, l.op, l.bases, l.at, l.meta, l.hash,
-  l.effective_hlc, l.cloud_seq IS NOT NULL
+  l.effective_hlc, l.cloud_seq IS NOT NULL AND l.refused IS NULL
 FROM checkpoints c JOIN log l ON l.seq = c.first_seq
 WHERE c.id = ?1 AND ?2 = 'checkpoint' AND l.entry_id = c.id
 
 -- version_at --
 -- The version at a place in the log.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  cloud_seq IS NOT NULL
+  cloud_seq IS NOT NULL AND refused IS NULL
 FROM log WHERE seq = ?
 
 -- branch_of --
@@ -256,20 +260,27 @@ DELETE FROM conflicts WHERE entity_id = ? AND entity = ? AND kind = 'version'
 DELETE FROM conflicts WHERE entity_id = ? AND kind = 'fork'
 
 -- oldest --
--- How many of some checkpoints have an id that was made here or elsewhere, and when the oldest was.
+-- How many of some checkpoints were created once, with an id of our making, and the oldest of them.
 SELECT COUNT(*), MIN(c.hlc) FROM checkpoints c JOIN log f ON f.seq = c.first_seq
-WHERE c.id IN (SELECT value FROM json_each(?)) AND c.id = f.entry_id
+WHERE c.id IN (SELECT value FROM json_each(?)) AND c.id = f.entry_id AND NOT EXISTS (
+  SELECT 1 FROM log o
+  WHERE o.entity_id = c.id AND o.entry_id <> o.entity_id AND o.op = 'create')
+
+-- moved --
+-- Where those of some checkpoints stand now that have later versions.
+SELECT task_id, parent_id FROM checkpoints
+WHERE id IN (SELECT value FROM json_each(?)) AND seq <> first_seq
 
 -- branches --
 -- Checkpoints of a task by their parent, as far as the replica has them.
 SELECT c.parent_id, c.id, c.device_id, c.hlc, f.entry_id, f.at
 FROM checkpoints c JOIN log f ON f.seq = c.first_seq
-WHERE c.task_id = ?1 AND c.hlc >= ?2 AND f.cloud_seq IS NOT NULL
+WHERE c.task_id = ?1 AND c.hlc >= ?2 AND f.cloud_seq IS NOT NULL AND f.refused IS NULL
 UNION
 SELECT c.parent_id, c.id, c.device_id, c.hlc, f.entry_id, f.at
 FROM checkpoints c JOIN log f ON f.seq = c.first_seq
 WHERE c.parent_id IN (SELECT value FROM json_each(?3)) AND c.seq <> c.first_seq
-  AND c.task_id = ?1 AND f.cloud_seq IS NOT NULL
+  AND c.task_id = ?1 AND f.cloud_seq IS NOT NULL AND f.refused IS NULL
 ORDER BY 1
 
 -- counts --
@@ -309,16 +320,14 @@ INSERT INTO state (name, value) VALUES (?, ?)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 -- pending --
--- This device's entries that the replica has not acknowledged, under all ids it has had.
+-- Entries of some devices that the replica has not acknowledged.
 SELECT * FROM log
-WHERE seq > ? AND cloud_seq IS NULL
-  AND device_id IN (SELECT device_id FROM devices WHERE public_key = ?) ORDER BY seq
+WHERE seq > ? AND cloud_seq IS NULL AND device_id IN (SELECT value FROM json_each(?)) ORDER BY seq
 
 -- pending_count --
 -- How many those are.
-SELECT COUNT(*), coalesce(SUM(length(body)), 0) FROM log
-WHERE seq > ? AND cloud_seq IS NULL
-  AND device_id IN (SELECT device_id FROM devices WHERE public_key = ?)
+SELECT COUNT(*) FROM log
+WHERE seq > ? AND cloud_seq IS NULL AND device_id IN (SELECT value FROM json_each(?))
 
 -- newest --
 -- The newest entry's place and device.
@@ -377,6 +386,10 @@ DELETE FROM batches WHERE cloud_seq > ?
 -- The replica lost these numbers.
 UPDATE log SET cloud_seq = NULL WHERE cloud_seq > ?
 
+-- forget_place --
+-- The replica does not have this entry.
+UPDATE log SET cloud_seq = NULL WHERE seq = ?
+
 -- devices --
 -- The devices known here, and how far.
 SELECT device_id, public_key, device_seq, chain FROM devices
@@ -392,7 +405,7 @@ WHERE device_id = ?1 AND device_seq IN (SELECT value FROM json_each(?2)) ORDER B
 
 -- ids_at --
 -- A device's entries at some of its numbers. Looks through the whole log.
-SELECT device_seq, entry_id, chain FROM log
+SELECT device_seq, entry_id, chain, seq FROM log
 WHERE device_id = ?1 AND device_seq IN (SELECT value FROM json_each(?2))
 
 -- seq_of --
@@ -402,10 +415,6 @@ SELECT seq, chain FROM log WHERE device_id = ? AND device_seq = ?
 -- seq_taken --
 -- Whether a place in the log is taken.
 SELECT 1 FROM log WHERE seq = ?
-
--- device_range --
--- A device's entries from one of its numbers on, in order. Looks through the whole log.
-SELECT * FROM log WHERE device_id = ? AND device_seq BETWEEN ? AND ? ORDER BY device_seq
 
 -- seqs_after --
 -- Where a device's entries after some number stand. Looks through the whole log.
@@ -463,6 +472,11 @@ WHERE entry_id >= ? AND entry_id < ? ORDER BY entry_id LIMIT 3
 -- What another device's entry was, as far as it came.
 SELECT content FROM quarantine WHERE entry_id = ?
 
+-- release --
+-- Some of those are here after all.
+UPDATE quarantine SET state = 'taken'
+WHERE state <> 'dropped' AND entry_id IN (SELECT value FROM json_each(?))
+
 -- settle_quarantine --
 -- What became of it.
 UPDATE quarantine SET state = ? WHERE entry_id = ?
@@ -480,6 +494,11 @@ SELECT id FROM conflicts WHERE id >= ? AND id < ? ORDER BY id LIMIT 3
 -- One conflict.
 SELECT id, kind, entity, entity_id, bases, winner, loser, detected_at, state FROM conflicts
 WHERE id = ?
+
+-- conflicts_of --
+-- The open conflicts about one entity.
+SELECT id, kind, entity, entity_id, bases, winner, loser, detected_at, state FROM conflicts
+WHERE entity_id = ? AND state = 'open' ORDER BY detected_at, id
 
 -- counts_open --
 -- How much waits for a decision.

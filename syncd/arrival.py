@@ -8,13 +8,14 @@ one signature cover all before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import orjson
 
 from syncd import clock
 from syncd.entry import CHECKPOINT, CHOICE, CREATE, LINK, TASK, Entry, header_bytes
-from syncd.errors import DivergedError
+from syncd.errors import CheckpointExistsError, DivergedError
 from syncd.exchange import START, Exchange, Head, settle_forks
 from syncd.replica import Pulled
 from syncd.seal import chain_value, digest, signature_valid
@@ -78,18 +79,15 @@ def _broken(row: Pulled, previous: bytes) -> str | None:
 
 
 def _opened(row: Pulled) -> tuple[dict[str, Any] | None, str | None]:
+    """The meta, or what is wrong with it; neither if that is why the replica refused the entry."""
     try:
         meta = orjson.loads(row.meta)
     except ValueError:
         return None, None if row.refused is not None else "its meta cannot be read"
-    shape = _SHAPES.get(row.entity, {})
-    whole = isinstance(meta, dict) and isinstance(meta.get("task_id"), str)
-    whole = whole and type(meta.get("task_seq")) is int
-    if row.refused is None and not (
-        whole and all(type(meta.get(name)) in kinds for name, kinds in shape.items())
-    ):
-        return None, "its meta is incomplete"
-    return meta, None
+    shape = {"task_id": _TEXT, "task_seq": _NUMBER, **_SHAPES.get(row.entity, {})}
+    if isinstance(meta, dict) and all(type(meta.get(n)) in kinds for n, kinds in shape.items()):
+        return meta, None
+    return None, None if row.refused is not None else "its meta is incomplete"
 
 
 def _signed(
@@ -128,10 +126,18 @@ def _unsigned(row: Pulled, key: bytes | None) -> str | None:
 # --- taking in --------------------------------------------------------------------------------
 
 
-def apply(exchange: Exchange, page: Sequence[Examined]) -> int:
+def apply(exchange: Exchange, page: Sequence[Examined], keys: dict[str, bytes]) -> int:
     """Take in a page and move the cursor past it; how many entries were new here."""
+    try:
+        return _apply(exchange, page, keys)
+    except CheckpointExistsError:
+        return _apply(exchange, _without_clashes(exchange, page), keys)
+
+
+def _apply(exchange: Exchange, page: Sequence[Examined], keys: dict[str, bytes]) -> int:
     with exchange.store.transaction():
-        arrival = _Arrival(exchange)
+        _note_holes(exchange, [examined.row.cloud_seq for examined in page])
+        arrival = _Arrival(exchange, keys)
         for examined in page:
             arrival.take(examined)
         arrival.finish()
@@ -140,11 +146,38 @@ def apply(exchange: Exchange, page: Sequence[Examined]) -> int:
         return len(arrival.entries)
 
 
+def _note_holes(exchange: Exchange, numbers: Sequence[int]) -> None:
+    """Numbers that the replica left out: what follows them is taken in all the same."""
+    for earlier, later in pairwise([exchange.cursor()[0], *numbers]):
+        if later != earlier + 1:
+            name = f"number {earlier + 1}" + (f" to {later - 1}" if later - earlier > 2 else "")
+            content = orjson.dumps({"cloud_seq": earlier + 1}).decode()
+            exchange.quarantine(name, "", "the replica left it out", content)
+
+
+def _without_clashes(exchange: Exchange, page: Sequence[Examined]) -> list[Examined]:
+    """Two entries under one id: the one that came first stays. Its device is not followed beyond
+    the other one."""
+    taken: set[str] = set()
+    left: set[str] = set()
+    kept = []
+    for examined in page:
+        row = examined.row
+        if examined.previous is not None and row.refused is None:
+            if row.entry_id in taken or exchange.run("placed", row.entry_id).fetchone():
+                left.add(row.device_id)
+            taken.add(row.entry_id)
+        follows = examined.previous is not None and row.device_id in left
+        kept.append(Examined(row, problem="its id is in use by another") if follows else examined)
+    return kept
+
+
 class _Arrival:
     """One page on its way into the log and the views."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, keys: dict[str, bytes]) -> None:
         self._exchange = exchange
+        self._keys = keys
         self._own = exchange.device_id
         self._head = exchange.head()
         newest = exchange.store.row("newest")
@@ -196,11 +229,12 @@ class _Arrival:
             self._fill(row)
             return
         seq, _, *place, entity, entity_id = found
-        if place != [row.cloud_seq, row.batch, row.effective_hlc]:
-            news = (row.cloud_seq, row.batch, row.effective_hlc, row.signature, row.refused, seq)
-            run("mark", *news)
+        # What was refused has a place in time on its own device only.
+        hlc = row.effective_hlc if row.refused is None else place[2]
+        if place != [row.cloud_seq, row.batch, hlc]:
+            run("mark", row.cloud_seq, row.batch, hlc, row.signature, row.refused, seq)
             self._seen.append(_entry(seq, row, b""))
-            if place[2] != row.effective_hlc and row.refused is None:
+            if place[2] != hlc:
                 self._touched[entity, entity_id] = []
                 self._views.date(orjson.loads(row.meta)["task_id"], row.effective_hlc)
 
@@ -229,9 +263,8 @@ class _Arrival:
     def _quarantine(self, row: Pulled, problem: str) -> None:
         content = row._asdict()
         content |= {name: value.hex() for name, value in content.items() if type(value) is bytes}
-        at = clock.iso(clock.wall_ms())
-        values = (row.entry_id, row.device_id, problem, at, orjson.dumps(content).decode())
-        self._exchange.run("quarantine", *values)
+        told = orjson.dumps(content).decode()
+        self._exchange.quarantine(row.entry_id, row.device_id, problem, told)
 
     # --- the end of the page ------------------------------------------------------------------
 
@@ -246,10 +279,15 @@ class _Arrival:
         for (entity, entity_id), beside in self._touched.items():
             self._views.settle(entity, entity_id, beside)
         settle_forks(self._views, [e for e in (*self.entries, *self._seen) if e.refused is None])
+        at = clock.iso(clock.wall_ms())
         for device_id, head in self._heads.items():
+            # Its key is pinned with the first thing it has signed; the first key stays.
+            self._exchange.run("add_device", device_id, self._keys[device_id], at)
             self._exchange.run("put_head", *head, device_id)
-        anchor = [self._head.device_seq, self._head.chain.hex(), self._hlc]
-        self._exchange.put_state("anchor", orjson.dumps(anchor).decode())
+        self._exchange.put_anchor(self._head, self._hlc)
+        if self._exchange.run("quarantined", None).fetchone():
+            taken = [entry.entry_id for entry in self.entries if entry.refused is None]
+            self._exchange.run("release", orjson.dumps(taken).decode())
 
     def _touch_existing(self) -> None:
         """Checkpoints that are here under the same id, from elsewhere: fold all their versions."""

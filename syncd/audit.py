@@ -125,10 +125,13 @@ def _tolerant(raw: bytes) -> str:
 
 
 def _flaw(entry: Entry) -> str | None:
-    """Of an entry that the replica refused, other devices have the header alone."""
-    if entry.refused is not None and entry.body == b"":
-        return None if header_intact(entry) else "the header does not match its chain value"
-    return flaw(entry)
+    """Of an entry that the replica refused, other devices have the header alone; perhaps it was
+    refused because of that."""
+    return None if _header_only(entry) else flaw(entry)
+
+
+def _header_only(entry: Entry) -> bool:
+    return entry.refused is not None and entry.body == b""
 
 
 def _number_problems(
@@ -154,6 +157,7 @@ class _Walk:
         self._keys = keys
         self._ends: dict[str, tuple[int, bytes]] = {}
         self.numbers: dict[tuple[str, str], int] = {}
+        self._untold: dict[str, int] = {}
 
     def check(self, entry: Entry) -> None:
         self.entries += 1
@@ -178,6 +182,9 @@ class _Walk:
         yield from self._signature_problems(entry)
 
     def _task_problems(self, entry: Entry) -> Iterator[str]:
+        if _header_only(entry) and not header_intact(entry):
+            self._untold[entry.device_id] = self._untold.get(entry.device_id, 0) + 1
+            return
         try:
             meta = orjson.loads(entry.meta)
             place, number = (entry.device_id, meta["task_id"]), meta["task_seq"]
@@ -186,7 +193,11 @@ class _Walk:
             yield "its meta cannot be read"
             return
         expected = self.numbers.get(place, 0) + 1
-        if number != expected:
+        # A number may be that of an entry whose header nobody can read.
+        untold = self._untold.get(entry.device_id, 0)
+        if expected < number <= expected + untold:
+            self._untold[entry.device_id] = untold - (number - expected)
+        elif number != expected:
             yield f"task_seq {number} stands where {expected} belongs"
         self.numbers[place] = number
 

@@ -26,6 +26,7 @@ from syncd.seal import fingerprint, flaw
 from syncd.sql import SQLITE_VERSION, version_of
 from syncd.store import VIEW_COLUMNS
 
+_REVISION = VIEW_COLUMNS + Entry._fields.index("entry_id")
 LOW_DISK_BYTES = 200 * 1024 * 1024
 _NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs"}
 
@@ -44,7 +45,12 @@ def explain(node: Node, prefix: str) -> dict[str, Any]:
             return {"id": entry.entity_id, "entity": entry.entity, "versions": [_version(entry)]}
     if current is None:
         raise CheckpointNotFoundError(f"there is no checkpoint or revision {prefix!r}")
-    versions = list(_lineage(node, current))
+    lost = {c[6]: c for c in node.store.rows("conflicts_of", (current[0],))}
+    versions = [
+        {**version, "current": version["revision"] == current[_REVISION],
+         "conflict": lost[version["revision"]][0] if version["revision"] in lost else None}
+        for version in _lineage(node, current)
+    ]  # fmt: skip
     links = node.store.rows("links_of", (current[0],))
     return {
         "id": current[0],
@@ -91,10 +97,16 @@ def _version(entry: Entry) -> dict[str, Any]:
         "chain": entry.chain.hex(),
         "signed": entry.signature is not None,
         "bytes": len(entry.body),
-        "problem": flaw(entry),
+        "problem": _problem(entry),
         "cloud_seq": entry.cloud_seq,
         "verdict": _verdict(entry),
     }
+
+
+def _problem(entry: Entry) -> str | None:
+    if entry.refused is not None and entry.body == b"":
+        return "only its header is here: the replica refused it"
+    return flaw(entry)
 
 
 def _verdict(entry: Entry) -> str:
@@ -113,6 +125,7 @@ def _safety(node: Node, versions: list[dict[str, Any]]) -> dict[str, Any]:
         return {"local": local, "cloud": "unconfigured"}
     waiting = [v for v in versions if v["verdict"] == "queued"]
     refused = [v for v in versions if v["verdict"].startswith("refused")]
+    sound = [v for v in versions if v not in refused]
     state = "refused" if refused else "queued" if waiting else "acknowledged"
     since = min(v["at"] for v in waiting or versions)
     attempts = [
@@ -124,7 +137,7 @@ def _safety(node: Node, versions: list[dict[str, Any]]) -> dict[str, Any]:
         "cloud": state,
         "attempts": len(attempts),
         "last_attempt": attempts[0] if attempts else None,
-        "devices": _holders(node, [v["cloud_seq"] for v in versions if v["cloud_seq"]]),
+        "devices": _holders(node, [v["cloud_seq"] for v in sound if v["cloud_seq"]]),
     }
 
 
@@ -311,8 +324,9 @@ def _replica(node: Node) -> Check:
 def _waiting(node: Node) -> Check:
     conflicts, quarantined = node.store.row("counts_open") or (0, 0)
     if quarantined:
-        return Check("", "attention", f"{quarantined} entries", "See `syncd quarantine list`.")
-    return Check("", "ok", f"nothing in it; {conflicts} open conflicts")
+        waiting = "1 entry" if quarantined == 1 else f"{quarantined} entries"
+        return Check("", "attention", waiting, "See `syncd quarantine list`.")
+    return Check("", "ok", f"empty; open conflicts: {conflicts}")
 
 
 def _python(_: Node) -> Check:

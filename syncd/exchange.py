@@ -15,6 +15,7 @@ from syncd.seal import GENESIS
 from syncd.store import Store
 from syncd.views import Views
 
+CAPPED = "capped"
 BATCH_ROWS = 1_000
 BATCH_BYTES = 4_000_000
 
@@ -83,75 +84,123 @@ class Exchange:
         heads = {row[0]: Head(row[2], row[3]) for row in self.store.rows("devices")}
         return {**heads, self.device_id: self.head()}
 
-    def pin(self, keys: dict[str, bytes]) -> None:
-        """Remember devices' keys; the first key seen stays."""
-        at = clock.iso(clock.wall_ms())
-        with self.store.transaction():
-            for device_id, key in keys.items():
-                self.run("add_device", device_id, key, at)
-
     # --- sending ------------------------------------------------------------------------------
+
+    def own_ids(self) -> set[str]:
+        """All ids that this device has had: its key is the same under each."""
+        return {device_id for device_id, key in self.keys().items() if key == self._public_key}
 
     def sent_to(self) -> int:
         """The place in the log up to which the replica has acknowledged everything of ours."""
         return int(self.state("push_seq") or 0)
 
-    def pending(self, after: int) -> list[Entry]:
-        """The next entries to send after a place in the log, of one device, in one batch."""
-        batch: list[Entry] = []
-        size = 0
+    def pending(self, after: int, devices: Iterable[str] | None = None) -> list[Entry]:
+        """The next entries to send after a place in the log: of one device, in one batch, each
+        the next of the one before."""
+        wanted = _json(self.own_ids() if devices is None else devices)
         with self.store.locked():
-            for row in self.run("pending", after, self._public_key):
-                entry = Entry(*row)
-                size += len(entry.body)
-                full = len(batch) == BATCH_ROWS or (batch and size > BATCH_BYTES)
-                if full or (batch and entry.device_id != batch[0].device_id):
-                    break
-                batch.append(entry)
-        return batch
+            try:
+                return _batch(self.run("pending", after, wanted))
+            except sqlite3.OperationalError:  # damaged text: the replica shall see and refuse it
+                connection = self.store.connection
+                connection.text_factory = _tolerant
+                try:
+                    return _batch(self.run("pending", after, wanted))
+                finally:
+                    connection.text_factory = str
 
-    def pending_count(self) -> tuple[int, int]:
-        """How many entries wait, and how many bytes they have."""
-        row = self.store.row("pending_count", (self.sent_to(), self._public_key)) or (0, 0)
-        return row[0], row[1]
+    def pending_count(self) -> int:
+        """How many entries wait."""
+        row = self.store.row("pending_count", (self.sent_to(), _json(self.own_ids())))
+        return row[0] if row else 0
 
-    def mark(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> int:
-        """Keep what the replica said about each entry; how many it refused."""
-        refused = 0
+    def offer_again(self, seqs: Iterable[int]) -> None:
+        """Entries that the replica turned out not to have."""
+        with self.store.transaction():
+            first = self.sent_to() + 1
+            for seq in seqs:
+                self.run("forget_place", seq)
+                first = min(first, seq)
+            self.put_state("push_seq", str(first - 1))
+
+    def mark(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> None:
+        """Keep what the replica said about each entry."""
         with self.store.transaction():
             views = Views(self.store.connection)
             self.store.connection.executemany(self.store.sql["mark"], _marks(entries, verdicts))
             for entry, verdict in zip(entries, verdicts, strict=True):
                 if verdict.reason is not None:
-                    refused += 1
-                    self._quarantine(entry, verdict.reason)
+                    self.quarantine(entry.entry_id, entry.device_id, verdict.reason)
                 elif verdict.effective_hlc != entry.effective_hlc:
                     views.date(orjson.loads(entry.meta)["task_id"], verdict.effective_hlc)
                     views.settle(entry.entity, entry.entity_id)
-            settle_forks(views, entries)
+            pairs = zip(entries, verdicts, strict=True)
+            settle_forks(views, (entry for entry, verdict in pairs if verdict.reason is None))
+            self._slow_down(entries, verdicts)
             last = entries[-1]
             self.put_state("push_seq", str(last.seq))
             if last.device_id == self.device_id:
                 self.acknowledge(Head(last.device_seq, last.chain))
-        return refused
 
-    def _quarantine(self, entry: Entry, reason: str) -> None:
-        at = clock.iso(clock.wall_ms())
-        self.run("quarantine", entry.entry_id, entry.device_id, reason, at, "")
+    def _slow_down(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> None:
+        """Forget the reading of a clock that was ahead: what the replica has just allowed is later
+        than anything it has."""
+        for entry, verdict in zip(entries, verdicts, strict=True):
+            if verdict.verdict == CAPPED and verdict.effective_hlc < entry.effective_hlc:
+                self.put_anchor(Head(*self.store.anchor()[:2]), verdict.effective_hlc)
+                return
+
+    def put_anchor(self, head: Head, hlc: int) -> None:
+        """Where this device's next entry goes if the newest entry is another's."""
+        kept = [head.device_seq, head.chain.hex(), hlc]
+        self.put_state("anchor", orjson.dumps(kept).decode())
+
+    def quarantine(self, name: str, device_id: str, reason: str, content: str = "") -> None:
+        """Keep what one side did not take, or did not get, for the user to see."""
+        self.run("quarantine", name, device_id, reason, clock.iso(clock.wall_ms()), content)
 
 
 def settle_forks(views: Views, entries: Iterable[Entry]) -> None:
     """Look for branches where new checkpoints have become known to the replica."""
-    parents: dict[str, list[str]] = {}
-    for entry in entries:
-        if entry.entity == CHECKPOINT and entry.op == CREATE:
-            meta = orjson.loads(entry.meta)
-            parents.setdefault(meta["task_id"], []).append(meta["parent"])
+    parents: dict[str, set[str]] = {}
+    created = [e for e in entries if e.entity == CHECKPOINT and e.op == CREATE]
+    for entry in created:
+        meta = orjson.loads(entry.meta)
+        parents.setdefault(meta["task_id"], set()).add(meta["parent"])
+    for task_id, parent in views.moved(entry.entity_id for entry in created):
+        parents.setdefault(task_id, set()).add(parent)
     for task_id, named in parents.items():
         views.settle_forks(task_id, named)
 
 
 def _marks(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> Iterator[tuple[Any, ...]]:
     for entry, verdict in zip(entries, verdicts, strict=True):
-        place = (verdict.cloud_seq, verdict.batch, verdict.effective_hlc)
+        # What was refused has a place in time on this device only.
+        hlc = entry.effective_hlc if verdict.reason is not None else verdict.effective_hlc
+        place = (verdict.cloud_seq, verdict.batch, hlc)
         yield (*place, entry.signature, verdict.reason, entry.seq)
+
+
+def _batch(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+    batch: list[Entry] = []
+    size = 0
+    for row in rows:
+        entry = Entry(*row)
+        size += len(entry.body) if isinstance(entry.body, bytes) else 0
+        if batch and (
+            len(batch) == BATCH_ROWS
+            or size > BATCH_BYTES
+            or entry.device_id != batch[0].device_id
+            or entry.device_seq != batch[-1].device_seq + 1
+        ):
+            break
+        batch.append(entry)
+    return batch
+
+
+def _json(values: Iterable[str]) -> str:
+    return orjson.dumps(list(values)).decode()
+
+
+def _tolerant(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

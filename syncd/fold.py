@@ -90,7 +90,12 @@ def first(rows: list[VersionRow]) -> VersionRow:
 
 def conflict_id(kind: str, loser: str) -> str:
     """The same on every node: derived from what lost."""
-    digest = hashlib.sha256(f"syncd conflict {kind} {loser}".encode()).hexdigest()
+    return derived_id(f"syncd conflict {kind} {loser}")
+
+
+def derived_id(name: str) -> str:
+    """A UUID of version 8."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
     text = f"{digest[:12]}8{digest[13:16]}8{digest[17:32]}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 

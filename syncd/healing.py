@@ -15,6 +15,7 @@ from syncd import clock
 from syncd.audit import rebuild
 from syncd.entry import FINALIZE, Entry, header_bytes, uuid7
 from syncd.exchange import START, Exchange, Head
+from syncd.fold import derived_id
 from syncd.replica import Replica, Standing
 from syncd.seal import SigningKey, chain_value
 
@@ -93,9 +94,10 @@ def roll_back(exchange: Exchange, replica: Replica) -> None:
 def rechain(exchange: Exchange, common: int, key: SigningKey) -> str:
     """This home was cloned, or restored and written since: what came after the last common entry
     goes on under a new device id. The first such entry says where it parted from the old one."""
-    old, new = exchange.device_id, uuid7()
+    old = exchange.device_id
     parted = Head(common, _mine(exchange, [common])[common])
     with exchange.store.transaction():
+        new = _offspring(exchange, old, common)
         first = exchange.run("first_after", old, common).fetchone()[0]
         head, numbers = START, dict[str, int]()
         for entry in _tail(exchange, old, common):
@@ -108,6 +110,13 @@ def rechain(exchange: Exchange, common: int, key: SigningKey) -> str:
             exchange.put_state("push_seq", str(min(before, first - 1)))
         rebuild(exchange.store)
     return new
+
+
+def _offspring(exchange: Exchange, old: str, common: int) -> str:
+    """The id that entries go on under follows from the first of them: several copies of one home
+    that part with the same entries stay one device as long as they agree."""
+    parted = _mine(exchange, [common + 1]).get(common + 1)
+    return derived_id(f"syncd device {old} {parted.hex()}") if parted else uuid7()
 
 
 def _tail(exchange: Exchange, device_id: str, common: int) -> Iterator[Entry]:
@@ -139,9 +148,8 @@ def _rewrite(
 def _take_identity(exchange: Exchange, new: str, head: Head, numbers: dict[str, int]) -> None:
     exchange.put_state("device_id", new)
     exchange.acknowledge(START)
-    hlc = exchange.store.row("newest")
-    anchor = [head.device_seq, head.chain.hex(), hlc[4] if hlc else 0]
-    exchange.put_state("anchor", orjson.dumps(anchor).decode())
+    newest = exchange.store.row("newest")
+    exchange.put_anchor(head, max(newest[4] if newest else 0, exchange.store.anchor()[2]))
     exchange.run("clear_numbers")
     for task_id, number in numbers.items():
         exchange.run("count_task", task_id, number)

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import orjson
 
-from syncd.entry import Entry
 from syncd.exchange import Exchange
-from syncd.replica import Replica, encoded
+from syncd.replica import Replica
 from syncd.sync import Engine
 
 _THOUSAND = 1_000
@@ -32,11 +31,11 @@ class Proof(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """One entry that one side lacks; `cloud_seq` if it is the replica that has it."""
+    """One entry that one side lacks: its place here, or `cloud_seq` if the replica has it."""
 
     device_id: str
-    device_seq: int
     entry_id: str
+    seq: int
     cloud_seq: int | None
 
 
@@ -61,33 +60,12 @@ def repair(engine: Engine) -> Proof:
         with exchange.store.transaction():
             exchange.run("drop_batches", min(missing_here) - 1)
     allowed = engine.sendable()
-    for device_id, group in groupby(
-        sorted((g.device_id, g.device_seq) for g in gaps if g.cloud_seq is None),
-        key=lambda place: place[0],
-    ):
-        if device_id in allowed:
-            _resend(exchange, replica, device_id, [number for _, number in group])
+    exchange.offer_again(
+        gap.seq for gap in gaps if gap.cloud_seq is None and gap.device_id in allowed
+    )
+    engine.push(allowed)
     engine.sync()
     return prove(exchange, replica)
-
-
-def _resend(exchange: Exchange, replica: Replica, device_id: str, numbers: list[int]) -> None:
-    """In runs that follow each other; the replica knows where each belongs."""
-    for run in _runs(numbers):
-        rows = exchange.store.rows("device_range", (device_id, run[0], run[-1]))
-        entries = [Entry(*row) for row in rows]
-        exchange.mark(entries, replica.push(encoded(entries)))
-
-
-def _runs(numbers: list[int]) -> Iterator[list[int]]:
-    run: list[int] = []
-    for number in numbers:
-        if run and (number != run[-1] + 1 or len(run) == _THOUSAND):
-            yield run
-            run = []
-        run.append(number)
-    if run:
-        yield run
 
 
 # --- comparing ----------------------------------------------------------------------------------
@@ -119,14 +97,14 @@ def _differences(
     first = number * _THOUSAND + 1
     numbers = orjson.dumps(list(range(first, first + _THOUSAND))).decode()
     rows = exchange.store.rows("ids_at", (device_id, numbers))
-    mine = {(row[0], row[2]): row[1] for row in rows}
+    mine = {(row[0], row[2]): (row[1], row[3]) for row in rows}
     theirs = {
         (seq, chain): (entry_id, cloud_seq)
         for seq, entry_id, chain, cloud_seq in replica.thousand(device_id, number)
     }
-    for (seq, chain), entry_id in mine.items():
-        if (seq, chain) not in theirs:
-            yield _Gap(device_id, seq, entry_id, None)
-    for (seq, chain), (entry_id, cloud_seq) in theirs.items():
-        if (seq, chain) not in mine:
-            yield _Gap(device_id, seq, entry_id, cloud_seq)
+    for place, (entry_id, seq) in mine.items():
+        if place not in theirs:
+            yield _Gap(device_id, entry_id, seq, None)
+    for place, (entry_id, cloud_seq) in theirs.items():
+        if place not in mine:
+            yield _Gap(device_id, entry_id, 0, cloud_seq)

@@ -96,7 +96,7 @@ class Store(Database):
         row = self._connection.execute(self.sql["place"], (task_id, agent)).fetchone()
         if row[0] == row[8]:
             return Place(*row[:8])
-        return Place(row[8], *self.anchor(), *row[4:8])
+        return Place(row[8], *self.anchor()[:2], *row[3:8])
 
     def anchor(self) -> tuple[int, bytes, int]:
         """This device's number, chain value and clock, for when another's entry came last.

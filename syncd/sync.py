@@ -10,13 +10,16 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import NamedTuple
+from uuid import UUID
 
 from syncd import clock
 from syncd.arrival import apply, examine
 from syncd.entry import Entry
 from syncd.errors import DivergedError, ReplicaError, SyncdError
 from syncd.exchange import Exchange
+from syncd.fold import derived_id
 from syncd.healing import reconcile, roll_back
 from syncd.replica import Batch, Pulled, Replica, Standing, Verdict, encoded
 from syncd.seal import SigningKey
@@ -79,7 +82,7 @@ class Engine:
             raise
         self._note(pushed, pulled, "")
         conflicts, quarantined = self.exchange.store.row("counts_open") or (0, 0)
-        return Outcome(pushed, pulled, conflicts, quarantined, self.exchange.pending_count()[0])
+        return Outcome(pushed, pulled, conflicts, quarantined, self.exchange.pending_count())
 
     def _note(self, pushed: int, pulled: int, error: str) -> None:
         exchange = self.exchange
@@ -89,7 +92,7 @@ class Engine:
 
     def _report(self) -> None:
         cursor, _ = self.exchange.cursor()
-        self.replica.report(self.exchange.device_id, cursor, self.exchange.pending_count()[0])
+        self.replica.report(self.exchange.device_id, cursor, self.exchange.pending_count())
 
     def meet(self) -> Standing:
         """Introduce this device and heal whatever one side has forgotten."""
@@ -122,29 +125,30 @@ class Engine:
     def sendable(self) -> set[str]:
         """The devices whose entries may be sent from here: this one, under all ids it has had;
         while an administrator has opened recovery, all."""
-        keys = self.exchange.keys()
         if self.standing is None:
             self.meet()
         if self.standing and self.standing.recovery_open:
-            return set(keys)
-        return {device_id for device_id, key in keys.items() if key == self._key.public()}
+            return set(self.exchange.keys())
+        return self.exchange.own_ids()
 
     # --- push ---------------------------------------------------------------------------------
 
-    def push(self) -> int:
-        """Send what the replica has not acknowledged; how many entries it now has.
+    def push(self, devices: set[str] | None = None) -> int:
+        """Send what the replica has not acknowledged, of this device if no others are named; how
+        many entries it now has.
 
         While the replica works on a batch, the one before is marked and the next one made ready.
         """
-        sent, waiting = 0, self.exchange.pending_count()[0]
-        entries, batch = self._ready(self.exchange.sent_to())
+        sent, waiting = 0, self.exchange.pending_count()
+        devices = self.exchange.own_ids() if devices is None else devices
+        entries, batch = self._ready(self.exchange.sent_to(), devices)
         before: tuple[list[Entry], list[Verdict]] | None = None
         with ThreadPoolExecutor(1) as replica:
             while entries:
                 answer = replica.submit(self._send, entries, batch)
                 sent += self._mark(before)
                 self._progress("push", sent, max(waiting, sent))
-                following = self._ready(entries[-1].seq)
+                following = self._ready(entries[-1].seq, devices)
                 before = entries, answer.result()
                 entries, batch = following
         sent += self._mark(before)
@@ -159,15 +163,17 @@ class Engine:
         self.exchange.mark(*answered)
         return len(answered[0])
 
-    def _ready(self, after: int) -> tuple[list[Entry], Batch | None]:
+    def _ready(self, after: int, devices: set[str]) -> tuple[list[Entry], Batch | None]:
         """The next batch. Its last entry carries the signature for all of them."""
-        entries = self.exchange.pending(after)
-        if not entries:
-            return [], None
-        last = entries[-1]
-        if last.signature is None:
-            entries[-1] = last._replace(signature=self._key.sign(last.chain))
-        return entries, _encoded(entries)
+        entries = self.exchange.pending(after, devices)
+        if entries and entries[0].device_id in self.exchange.own_ids():
+            last = entries[-1]
+            if last.signature is None and isinstance(last.chain, bytes):
+                entries[-1] = last._replace(signature=self._key.sign(last.chain))
+        else:  # another's can only be sent as far as it has signed them
+            while entries and entries[-1].signature is None:
+                entries.pop()
+        return (entries, _encoded(entries)) if entries else ([], None)
 
     def _send(self, entries: Sequence[Entry], batch: Batch | None = None) -> list[Verdict]:
         """A batch that fails as a whole is halved until the entry is found that it fails for."""
@@ -180,7 +186,7 @@ class Engine:
                 raise
             problem = f"it could not be sent: {error.message}"
         if len(entries) == 1:
-            return self.replica.push(encoded([entries[0]._replace(body=b"")], [problem]))
+            return self.replica.push(encoded([_bare(entries[0])], [problem]))
         middle = len(entries) // 2
         return [*self._send(entries[:middle]), *self._send(entries[middle:])]
 
@@ -192,16 +198,16 @@ class Engine:
         While a page is examined and taken in, the next one is fetched.
         """
         exchange, new = self.exchange, 0
-        self._pin()
         start, _ = exchange.cursor()
         page = self._first_page()
         written = 0.0
         with ThreadPoolExecutor(1) as replica:
             while page:
                 following = replica.submit(self._page, *self._after(page))
-                examined = examine(page, exchange.heads(), self._keys(page))
+                keys = self._keys(page)
+                examined = examine(page, exchange.heads(), keys)
                 time.sleep(max(0.0, written + _PAUSE_SECONDS - time.monotonic()))
-                new += apply(exchange, examined)
+                new += apply(exchange, examined, keys)
                 written = time.monotonic()
                 done = page[-1].cloud_seq
                 whole = max(self.standing.cloud_seq if self.standing else 0, done)
@@ -227,26 +233,40 @@ class Engine:
 
     def _page(self, cursor: int, batch: str | None, own: int) -> list[Pulled]:
         page = self.replica.pull(self.exchange.device_id, cursor, batch, own)
-        numbers = [row.cloud_seq for row in page]
-        if numbers != list(range(cursor + 1, cursor + 1 + len(numbers))):
+        numbers = [cursor, *(row.cloud_seq for row in page)]
+        if any(later <= earlier for earlier, later in pairwise(numbers)):
             raise ReplicaError(
-                f"the replica left out entries after number {cursor}",
+                f"the replica gave entries after number {cursor} out of order",
                 "An administrator should check the server; nothing was taken in.",
             )
         return page
 
     def _keys(self, page: list[Pulled]) -> dict[str, bytes]:
+        """Those pinned here; for a device not met before, what the replica says."""
         keys = self.exchange.keys()
         if any(row.device_id not in keys for row in page):
-            self._pin()
-            keys = self.exchange.keys()
+            return {**self.replica.keys(), **keys}
         return keys
 
-    def _pin(self) -> None:
-        known = self.exchange.keys()
-        news = {d: key for d, key in self.replica.keys().items() if d not in known}
-        if news:
-            self.exchange.pin(news)
+
+def _bare(entry: Entry) -> Entry:
+    """What can be sent of an entry that cannot be sent as it is: above all number and chain."""
+    known = _is_uuid(entry.entry_id)
+    name = entry.entry_id if known else derived_id(f"syncd entry {entry.chain.hex()}")
+    texts = [
+        str(value).replace("\0", "\ufffd").encode(errors="replace").decode()
+        for value in (*entry[4:8], *entry[9:14])
+    ]
+    hlc = entry.hlc if type(entry.hlc) is int else 0
+    header = (name, *entry[2:4], *texts[:4], hlc, *texts[4:])
+    return Entry._make((entry.seq, *header, *entry[14:17], hlc, None, None, b"", None))
+
+
+def _is_uuid(value: object) -> bool:
+    try:
+        return str(UUID(str(value))) == value
+    except ValueError:
+        return False
 
 
 def _encoded(entries: Sequence[Entry]) -> Batch | None:

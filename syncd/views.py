@@ -175,6 +175,11 @@ class Views:
             if parent in wanted:
                 self._settle_fork(parent, [fold.Branch(*row[1:]) for row in group], left=left)
 
+    def moved(self, checkpoints: Iterable[str]) -> list[tuple[str, str]]:
+        """Task and parent of those that have later versions: these may name another parent."""
+        names = orjson.dumps(list(checkpoints)).decode()
+        return self._execute(self._sql["moved"], (names,)).fetchall()
+
     def _settle_fork(self, parent: str, branches: list[fold.Branch], *, left: bool) -> None:
         if not left and len({branch.device_id for branch in branches}) < 2:
             return

@@ -22,7 +22,7 @@ from syncd.replica import Replica
 from syncd.store import Store
 from syncd.sync import Engine, Outcome
 
-MEMORY = Path("/dev/shm")  # noqa: S108 (a disk that forgets is enough for tests that do not crash)
+MEMORY = Path("/dev/shm")
 BEFORE, AFTER = "before", "after"
 
 

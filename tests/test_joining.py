@@ -323,6 +323,7 @@ def test_a_revoked_machine_is_refused_and_its_unsent_entries_stay(team: Team) ->
         assert error["code"] == "login_refused"
         assert "revoked" in error["message"]
         assert "safe on this machine: 2 entries" in error["message"]
+        assert "device add" in error["remedy"]
         assert error["data_safe"]
     flushed = laptop.run("flush", "--wait", "0", "--json")
     assert (flushed.code, flushed.json()["pending"]) == (6, 2)

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,9 +169,10 @@ def test_a_database_without_the_schema_says_how_to_install_it(
 
 
 class Proxy:
-    """Stands between client and server, and cuts the line when it sees what it waits for."""
+    """Stands between client and server. When it sees a request with `marker` in it, it cuts the
+    line: at once, or after so many bytes of the answer."""
 
-    def __init__(self, port: int, *, marker: bytes = b"", answer_bytes: int | None = None) -> None:
+    def __init__(self, port: int, marker: bytes, answer_bytes: int | None = None) -> None:
         self._target = port
         self._marker = marker
         self._answer_bytes = answer_bytes
@@ -181,42 +185,36 @@ class Proxy:
         self._listener.close()
 
     def _serve(self) -> None:
-        while True:
-            try:
+        with suppress(OSError):  # closed
+            while True:
                 client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._target))
-            threading.Thread(target=self._converse, args=(client, server), daemon=True).start()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                threading.Thread(target=self._between, args=(client, server), daemon=True).start()
+
+    def _between(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server, suppress(OSError):
+            self._converse(client, server)
 
     def _converse(self, client: socket.socket, server: socket.socket) -> None:
-        import select
-
-        left: int | None = None  # of the answer, once the request has been seen
-        with client, server:
-            while True:
-                for ready in select.select([client, server], [], [])[0]:
-                    try:
-                        data = ready.recv(65536)
-                    except OSError:
+        left = sys.maxsize  # bytes that may still go to the client
+        while left > 0:
+            for ready in select.select([client, server], [], [])[0]:
+                data = ready.recv(65536)
+                if not data:
+                    return
+                if ready is server:
+                    client.sendall(data[:left])
+                    left -= len(data)
+                    continue
+                if self._marker in data:
+                    if self._answer_bytes is None:
+                        self.cuts += 1
                         return
-                    if not data:
-                        return
-                    if ready is client:
-                        if self._marker and self._marker in data:
-                            left = self._answer_bytes
-                            if left is None:  # the request itself is not passed on
-                                self.cuts += 1
-                                return
-                        server.sendall(data)
-                    elif left is None:
-                        client.sendall(data)
-                    else:
-                        client.sendall(data[:left])
-                        left -= len(data)
-                        if left <= 0:
-                            self.cuts += 1
-                            return
+                    left = self._answer_bytes
+                server.sendall(data)
+                if left == 0:  # the answer is made, and nobody hears it
+                    server.recv(1)
+        self.cuts += 1
 
 
 @contextmanager
@@ -232,14 +230,14 @@ def in_cloud(team: Team) -> int:
 
 
 def test_a_push_cut_off_before_it_arrives_is_sent_again(team: Team, ann: Machine) -> None:
-    with through(ann, Proxy(team.cluster.port, marker=b"syncd.push")) as _:
+    with through(ann, Proxy(team.cluster.port, b"syncd.push")):
         refused(ann, 6)
     assert in_cloud(team) == 1
     completes(team, ann)
 
 
 def test_a_push_whose_answer_is_lost_is_not_stored_twice(team: Team, ann: Machine) -> None:
-    proxy = Proxy(team.cluster.port, marker=b"syncd.push", answer_bytes=0)
+    proxy = Proxy(team.cluster.port, b"syncd.push", answer_bytes=0)
     with through(ann, proxy):
         assert ann.run("sync").code == 6
     assert proxy.cuts == 1
@@ -253,7 +251,7 @@ def test_a_pull_cut_off_half_way_takes_in_nothing_by_halves(team: Team, ann: Mac
         ann.create()
     ann.sync()
     bob = team.machine()
-    proxy = Proxy(team.cluster.port, marker=b"syncd.pull", answer_bytes=9_000)
+    proxy = Proxy(team.cluster.port, b"syncd.pull", answer_bytes=9_000)
     with through(bob, proxy):
         refused(bob, 6)
     assert proxy.cuts == 2
@@ -326,6 +324,31 @@ def test_logins_have_timeouts_at_the_server(team: Team, ann: Machine) -> None:
     with closing(psycopg.connect(_dsn(ann))) as connection:
         for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
             assert connection.execute(f"SHOW {name}".encode()).fetchone() == ("1min",)
+
+
+# --- a server that has too much to do -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
+def test_a_push_that_the_server_gives_up_is_not_the_entries_fault(
+    team: Team, ann: Machine, setting: str
+) -> None:
+    login = conninfo_to_dict(_dsn(ann))["user"]
+    team.sql(f"ALTER ROLE {login} SET {setting} = '300ms'")
+    with psycopg.connect(team.cluster.superuser_dsn(team.database)) as busy:
+        busy.execute("SELECT FROM syncd.organizations FOR UPDATE")
+        assert "cannot" in refused(ann, 6)["message"]
+    team.sql(f"ALTER ROLE {login} SET {setting} = '30s'")
+    assert ann.json("quarantine", "list") == []
+    completes(team, ann)
+
+
+def test_a_server_without_room_for_one_more_connection(team: Team, ann: Machine) -> None:
+    login = conninfo_to_dict(_dsn(ann))["user"]
+    team.sql(f"ALTER ROLE {login} CONNECTION LIMIT 0")
+    assert "too many connections" in refused(ann, 6)["message"]
+    team.sql(f"ALTER ROLE {login} CONNECTION LIMIT 20")
+    completes(team, ann)
 
 
 # --- a server that cannot write -------------------------------------------------------------------
@@ -533,17 +556,11 @@ def present(secured: Cluster, files: Certificate) -> None:
     for option, file in zip(("ssl_cert_file", "ssl_key_file"), files, strict=True):
         Path(secured.options[option]).write_bytes(file.read_bytes())
     secured.sql("postgres", "SELECT pg_reload_conf()")
-    shown = files.certificate.read_text()
-
-    def shows() -> bool:
-        import ssl
-
-        return _shown(secured.port, ssl) == ssl.PEM_cert_to_DER_cert(shown)
-
-    _until(shows)
+    wanted = ssl.PEM_cert_to_DER_cert(files.certificate.read_text())
+    _until(lambda: _shown(secured.port) == wanted)
 
 
-def _shown(port: int, ssl: Any) -> bytes:
+def _shown(port: int) -> bytes | None:
     """The certificate that the server shows after PostgreSQL's own request for TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -551,7 +568,7 @@ def _shown(port: int, ssl: Any) -> bytes:
         plain.sendall(b"\x00\x00\x00\x08\x04\xd2\x16\x2f")
         assert plain.recv(1) == b"S"
         with context.wrap_socket(plain) as protected:
-            return bytes(protected.getpeercert(binary_form=True))
+            return protected.getpeercert(binary_form=True)
 
 
 def test_a_server_with_the_right_certificate_is_trusted(

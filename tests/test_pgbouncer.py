@@ -52,7 +52,7 @@ listen_port = {self.port}
 unix_socket_dir =
 auth_type = scram-sha-256
 auth_file = {users}
-auth_query = SELECT rolname, rolpassword FROM pg_authid WHERE rolname = $1
+auth_query = SELECT usename, passwd FROM pg_shadow WHERE usename = $1
 pool_mode = transaction
 default_pool_size = {pool_size}
 logfile = {self.log}

@@ -96,6 +96,10 @@ def _story(found: dict[str, Any]) -> str:
     for version in found["versions"]:
         state = click.style(version["problem"], fg="red") if version["problem"] else "intact"
         signed = ", signed" if version["signed"] else ""
+        if version.get("current"):
+            signed += click.style(", current", fg="green")
+        if version.get("conflict"):
+            signed += click.style(f", lost (conflict {version['conflict'][:8]})", fg="yellow")
         lines.append(f"{version['at']}  {version['op']} by {version['actor']}: {state}{signed}")
         lines.append(
             f"  revision {version['revision']}, cursor {version['cursor']}, "

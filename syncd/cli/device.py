@@ -80,7 +80,7 @@ def logout(app: App) -> None:
     from syncd.exchange import Exchange
 
     exchange = Exchange(app.node.store, app.node.key.public())
-    pending, _ = exchange.pending_count()
+    pending = exchange.pending_count()
     configured = bool(app.node.settings["cloud.dsn"])
     credentials.forget(app.node.home)
     lines = ["Logged out." if configured else "There was no login."]

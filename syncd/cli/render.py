@@ -123,7 +123,7 @@ def _proof(document: dict[str, Any]) -> list[str]:
         who = f"{signer['name']}: {signer['meaning']} ({signer['at']})"
         lines.append(_line("Signed", clean(who)))
     elif compliance["signature"]:
-        lines.append(_line("Signed", "by this device"))
+        lines.append(_line("Signed", "by the device that wrote it"))
     return lines
 
 

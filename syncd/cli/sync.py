@@ -59,14 +59,14 @@ def _exchange(app: App, progress: Progress | None = None) -> Iterator[Engine]:
     except LoginRefusedError as error:
         waiting = render.count(_pending(app), "entry", "entries")
         raise LoginRefusedError(
-            f"{error.message}; not sent yet, and safe on this machine: {waiting}"
+            f"{error.message}; not sent yet, and safe on this machine: {waiting}", error.remedy
         ) from None
 
 
 def _pending(app: App) -> int:
     from syncd.exchange import Exchange
 
-    return Exchange(app.node.store, app.node.key.public()).pending_count()[0]
+    return Exchange(app.node.store, app.node.key.public()).pending_count()
 
 
 @contextmanager

@@ -188,12 +188,16 @@ _STATES: dict[str, type[Exception]] = {
 }
 # What an entry itself can cause. All else says how the server is doing, and may be over soon.
 _BY_CONTENT = ("21", "22", "23", "54")
+_REVOKED = "this machine's login was revoked, by an administrator or from another machine of yours"
+_REMEDIES = {
+    _REVOKED: "For a new login, run `syncd device add` on another machine of yours or ask an "
+    "administrator (`syncd admin device add`), then `syncd login`."
+}
 # Before a session exists, libpq gives a text and no code.
 _TEXTS: tuple[tuple[re.Pattern[str], type[ReplicaError], str], ...] = (
     (re.compile(r"password authentication failed|no password supplied|SASL authentication failed"),
      LoginRefusedError, "the replica refused the login: the password is wrong"),
-    (re.compile(r"is not permitted to log in"), LoginRefusedError,
-     "this machine's login was revoked, by an administrator or from another machine of yours"),
+    (re.compile(r"is not permitted to log in"), LoginRefusedError, _REVOKED),
     (re.compile(r"permission denied for database"), LoginRefusedError,
      "this login may not use that database"),
     (re.compile(r'database ".*" does not exist|no such database'), ReplicaUnreachableError,
@@ -228,7 +232,7 @@ def _meaning(error: psycopg.Error) -> Exception:
     if state[:2] in ("08", "57") or not state:
         for pattern, kind, meaning in _TEXTS:
             if pattern.search(text):
-                return kind(f"{meaning} ({text})")
+                return kind(f"{meaning} ({text})", _REMEDIES.get(meaning))
         return ReplicaUnreachableError(f"the replica cannot be reached ({text})")
     return ReplicaUnreachableError(f"the replica cannot do it now ({text}, {state})")
 
