@@ -475,7 +475,12 @@ SELECT content FROM quarantine WHERE entry_id = ?
 -- release --
 -- Some of those are here after all.
 UPDATE quarantine SET state = 'taken'
-WHERE state <> 'dropped' AND entry_id IN (SELECT value FROM json_each(?))
+WHERE state <> 'dropped' AND content <> '' AND entry_id IN (SELECT value FROM json_each(?))
+
+-- release_holes --
+-- Numbers that the replica had left out, and now has not.
+UPDATE quarantine SET state = 'taken'
+WHERE device_id = '' AND json_extract(content, '$.cloud_seq') BETWEEN ? AND ?
 
 -- settle_quarantine --
 -- What became of it.

@@ -93,24 +93,32 @@ def _opened(row: Pulled) -> tuple[dict[str, Any] | None, str | None]:
 def _signed(
     examined: list[Examined], heads: dict[str, Head], keys: dict[str, bytes]
 ) -> list[Examined]:
-    """One signature per device: that of its last entry in the page."""
-    last = {e.row.device_id: e.row for e in examined if e.previous is not None}
-    bad = {
-        device: problem
-        for device, row in last.items()
-        if (problem := _unsigned(row, keys.get(device)))
-    }
-    if not bad:
-        return examined
-    for device in bad:
-        first = next(e for e in examined if e.row.device_id == device and e.previous is not None)
-        heads[device] = Head(first.row.device_seq - 1, first.previous or b"")
-    return [
-        Examined(e.row, problem=bad[e.row.device_id])
-        if e.previous is not None and e.row.device_id in bad
-        else e
-        for e in examined
-    ]
+    """Each device's entries up to the last one that it has signed; nearly always all of them."""
+    new: dict[str, list[Examined]] = {}
+    for found in examined:
+        if found.previous is not None:
+            new.setdefault(found.row.device_id, []).append(found)
+    doubtful: dict[str, tuple[int, str]] = {}
+    for device, entries in new.items():
+        if problem := _unsigned(entries[-1].row, keys.get(device)):
+            heads[device] = _last_signed(entries, keys.get(device))
+            doubtful[device] = heads[device].device_seq, problem
+    return [_without_doubt(found, doubtful) for found in examined] if doubtful else examined
+
+
+def _last_signed(entries: list[Examined], key: bytes | None) -> Head:
+    for found in reversed(entries):
+        if _unsigned(found.row, key) is None:
+            return Head(found.row.device_seq, found.row.chain)
+    first = entries[0]
+    return Head(first.row.device_seq - 1, first.previous or b"")
+
+
+def _without_doubt(found: Examined, doubtful: dict[str, tuple[int, str]]) -> Examined:
+    last, problem = doubtful.get(found.row.device_id, (0, ""))
+    if problem and found.previous is not None and found.row.device_seq > last:
+        return Examined(found.row, problem=problem)
+    return found
 
 
 def _unsigned(row: Pulled, key: bytes | None) -> str | None:
@@ -148,6 +156,7 @@ def _apply(exchange: Exchange, page: Sequence[Examined], keys: dict[str, bytes])
 
 def _note_holes(exchange: Exchange, numbers: Sequence[int]) -> None:
     """Numbers that the replica left out: what follows them is taken in all the same."""
+    exchange.run("release_holes", numbers[0], numbers[-1])
     for earlier, later in pairwise([exchange.cursor()[0], *numbers]):
         if later != earlier + 1:
             name = f"number {earlier + 1}" + (f" to {later - 1}" if later - earlier > 2 else "")
@@ -240,8 +249,8 @@ class _Arrival:
 
     def _fill(self, row: Pulled) -> None:
         """An entry that was lost here; its place in the log is free, unless it never had one."""
-        if self._exchange.run("seq_of", row.device_id, row.device_seq).fetchone():
-            self._differ(row)
+        if held := self._exchange.run("seq_of", row.device_id, row.device_seq).fetchone():
+            self._differ(row, *held)
             return
         meta, problem = _opened(row)
         before = self._exchange.run("seq_of", row.device_id, row.device_seq - 1).fetchone()
@@ -254,11 +263,15 @@ class _Arrival:
             seq = self._seq - 1
         self._add(_entry(seq + 1, row, previous), meta)
 
-    def _differ(self, row: Pulled) -> None:
-        """Another entry stands here under the same number of the same device."""
-        if row.device_id == self._own:
+    def _differ(self, row: Pulled, seq: int, chain: bytes) -> None:
+        """Another id stands here under the same number of the same device."""
+        if chain == row.chain:  # what is damaged is its id
+            place = (row.cloud_seq, row.batch, row.effective_hlc)
+            self._exchange.run("mark", *place, row.signature, row.refused, seq)
+        elif row.device_id == self._own:
             raise DivergedError("this device wrote while its own entries came back")
-        self._quarantine(row, f"this device has another entry {row.device_seq} of its device")
+        else:
+            self._quarantine(row, f"this device has another entry {row.device_seq} of its device")
 
     def _quarantine(self, row: Pulled, problem: str) -> None:
         content = row._asdict()
@@ -286,7 +299,7 @@ class _Arrival:
             self._exchange.run("put_head", *head, device_id)
         self._exchange.put_anchor(self._head, self._hlc)
         if self._exchange.run("quarantined", None).fetchone():
-            taken = [entry.entry_id for entry in self.entries if entry.refused is None]
+            taken = [entry.entry_id for entry in self.entries]
             self._exchange.run("release", orjson.dumps(taken).decode())
 
     def _touch_existing(self) -> None:

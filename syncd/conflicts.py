@@ -16,6 +16,7 @@ from syncd.errors import CheckpointExistsError, CheckpointNotFoundError, Finaliz
 from syncd.fold import FORK, OPEN, Conflict
 from syncd.node import Node, user
 from syncd.service import CheckpointService
+from syncd.views import Views
 
 RESTORED, DISMISSED = "restored", "dismissed"
 
@@ -48,6 +49,7 @@ def shown(node: Node, prefix: str) -> dict[str, Any]:
     ours, theirs = orjson.loads(winner.body), orjson.loads(loser.body)
     return {
         **document(conflict),
+        "final": winner.op == FINALIZE,
         "base": orjson.loads(base.body) if base else None,
         "ours": _side(winner, ours),
         "theirs": _side(loser, theirs),
@@ -147,6 +149,11 @@ def quarantined(node: Node, state: str | None = None) -> list[dict[str, Any]]:
 
 def _quarantined_id(node: Node, prefix: str) -> str:
     rows = node.store.rows("quarantined_entry", (prefix, prefix + "\U0010ffff"))
+    if len(rows) == 1 and rows[0][4] != OPEN:
+        raise CheckpointExistsError(
+            f"entry {rows[0][0]} was dealt with already ({rows[0][4]})",
+            "`syncd quarantine list` shows what is open.",
+        )
     if len(rows) == 1:
         return str(rows[0][0])
     if rows:
@@ -178,6 +185,8 @@ def _write_again(node: Node, entry: Entry) -> None:
     )
     key = node.key if op == FINALIZE else None
     node.store.append(draft, node.store.place(meta["task_id"]), key)
+    # It may have newer versions by now, beside which this one stands.
+    Views(node.store.connection).settle(entry.entity, entry.entity_id)
 
 
 def _fetch_again(node: Node, entry_id: str) -> None:

@@ -15,6 +15,7 @@ from syncd.errors import ConfigError, UnconfiguredError
 from syncd.seal import publish_once
 
 if TYPE_CHECKING:
+    from keyring.backend import KeyringBackend
     from tomlkit import TOMLDocument
 
 _SERVICE = "syncd"
@@ -40,7 +41,11 @@ def keep(home: Path, given: str) -> str:
     forget(home)
     place = ""
     if password:
-        place = "the keyring" if _keyring_took(bare, password) else _file_took(home, password)
+        place = (
+            "the keyring"
+            if _keyring_took(_account(home, bare), password)
+            else _file_took(home, password)
+        )
     _set_dsn(home / "config.toml", bare)
     return place
 
@@ -48,7 +53,7 @@ def keep(home: Path, given: str) -> str:
 def forget(home: Path) -> None:
     """Remove the login from this home."""
     if kept := _kept(home):
-        _keyring_dropped(kept)
+        _keyring_dropped(_account(home, kept))
     _file(home).unlink(missing_ok=True)
     _set_dsn(home / "config.toml", "")
 
@@ -73,7 +78,7 @@ def _password(home: Path, bare: str) -> str:
             return file.read_text(encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
-    return _keyring_password(bare)
+    return _keyring_password(_account(home, bare))
 
 
 def _file(home: Path) -> Path:
@@ -109,32 +114,49 @@ def _set_dsn(file: Path, bare: str) -> None:
 # --- the system's keyring -----------------------------------------------------------------------
 
 
-def _keyring_took(bare: str, password: str) -> bool:
+def _account(home: Path, bare: str) -> str:
+    """Two homes may have the same login, and each forgets its own."""
+    return f"{bare} in {home}"
+
+
+def _keyring() -> KeyringBackend | None:
+    """A keyring that protects what it keeps, or one that the user has named himself."""
     import keyring
+
+    backend = keyring.get_keyring()
+    named = "PYTHON_KEYRING_BACKEND" in os.environ
+    return backend if named or backend.priority >= 1 else None
+
+
+def _keyring_took(account: str, password: str) -> bool:
     from keyring.errors import KeyringError
 
+    backend = _keyring()
+    if backend is None:
+        return False
     try:
-        keyring.set_password(_SERVICE, bare, password)
-        return keyring.get_password(_SERVICE, bare) == password
+        backend.set_password(_SERVICE, account, password)
+        return backend.get_password(_SERVICE, account) == password
     except (KeyringError, OSError, RuntimeError):
         return False
 
 
-def _keyring_password(bare: str) -> str:
-    import keyring
+def _keyring_password(account: str) -> str:
     from keyring.errors import KeyringError
 
+    backend = _keyring()
     try:
-        return keyring.get_password(_SERVICE, bare) or ""
+        return (backend.get_password(_SERVICE, account) or "") if backend else ""
     except (KeyringError, OSError, RuntimeError):
         return ""
 
 
-def _keyring_dropped(bare: str) -> None:
-    import keyring
+def _keyring_dropped(account: str) -> None:
     from keyring.errors import KeyringError
 
+    backend = _keyring()
     try:
-        keyring.delete_password(_SERVICE, bare)
+        if backend is not None:
+            backend.delete_password(_SERVICE, account)
     except (KeyringError, OSError, RuntimeError):
         return

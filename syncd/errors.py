@@ -230,6 +230,12 @@ class ReplicaRefusedError(ReplicaError):
     code = "replica_refused"
 
 
+class DeviceTakenError(ReplicaRefusedError):
+    """This device's id was first used by another login, and stays that one's."""
+
+    code = "device_taken"
+
+
 class DivergedError(ReplicaError):
     """Both sides remember different histories; the engine finds where they part."""
 

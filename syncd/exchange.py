@@ -114,6 +114,12 @@ class Exchange:
         row = self.store.row("pending_count", (self.sent_to(), _json(self.own_ids())))
         return row[0] if row else 0
 
+    def refused(self) -> list[str]:
+        """Entries of this device of which the replica has only the header, and nobody has decided
+        what becomes of them."""
+        own = self.own_ids()
+        return [row[0] for row in self.store.rows("quarantined", ("open",)) if row[1] in own]
+
     def offer_again(self, seqs: Iterable[int]) -> None:
         """Entries that the replica turned out not to have."""
         with self.store.transaction():

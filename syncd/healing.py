@@ -38,6 +38,11 @@ def reconcile(exchange: Exchange, replica: Replica, standing: Standing, key: Sig
     return True
 
 
+def part(exchange: Exchange, replica: Replica, key: SigningKey) -> None:
+    """Go on under a new device id, with what the replica does not have of the old one."""
+    rechain(exchange, last_common(exchange, replica, exchange.head().device_seq + 1), key)
+
+
 def _agree(exchange: Exchange, replica: Replica, number: int) -> bool:
     return _mine(exchange, [number]) == _theirs(exchange, replica, [number])
 

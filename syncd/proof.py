@@ -45,7 +45,8 @@ def prove(exchange: Exchange, replica: Replica) -> Proof:
     return Proof(
         sum(count for count, _ in here.values()),
         sum(count for count, _ in there.values()),
-        [gap.entry_id for gap in gaps if gap.cloud_seq is None],
+        # Of what it refused, the replica has the header and not the content.
+        [*(gap.entry_id for gap in gaps if gap.cloud_seq is None), *exchange.refused()],
         [gap.entry_id for gap in gaps if gap.cloud_seq is not None],
     )
 

@@ -17,10 +17,10 @@ from uuid import UUID
 from syncd import clock
 from syncd.arrival import apply, examine
 from syncd.entry import Entry
-from syncd.errors import DivergedError, ReplicaError, SyncdError
+from syncd.errors import DeviceTakenError, DivergedError, ReplicaError, SyncdError
 from syncd.exchange import Exchange
 from syncd.fold import derived_id
-from syncd.healing import reconcile, roll_back
+from syncd.healing import part, reconcile, roll_back
 from syncd.replica import Batch, Pulled, Replica, Standing, Verdict, encoded
 from syncd.seal import SigningKey
 
@@ -69,7 +69,7 @@ class Engine:
             for _ in range(_ROUNDS):
                 try:
                     self.meet()
-                    pushed += self.push() if push else 0
+                    pushed += self.push() if push and self._may_write() else 0
                     pulled += self.pull() if pull else 0
                     break
                 except DivergedError:
@@ -107,7 +107,17 @@ class Engine:
         self.standing = standing
         return standing
 
+    def _may_write(self) -> bool:
+        """What an auditor writes stays on this machine; he fetches all the same."""
+        return self.replica.membership.kind != "auditor"
+
     def _hello(self) -> Standing:
+        """A home that was given another login goes on under another device id: the one it had
+        stays the first login's for ever."""
+        try:
+            return self.replica.hello(self.exchange.device_id, self._key.public())
+        except DeviceTakenError:
+            part(self.exchange, self.replica, self._key)
         return self.replica.hello(self.exchange.device_id, self._key.public())
 
     def _belong(self) -> None:

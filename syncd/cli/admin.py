@@ -16,7 +16,7 @@ from syncd.cli.device import (
     machine_table,
     one_of,
 )
-from syncd.cli.verb import App, verb
+from syncd.cli.verb import App, Name, verb
 from syncd.errors import UnconfiguredError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def org() -> None:
 
 
 @org.command()
-@click.argument("name")
+@click.argument("name", type=Name())
 @verb
 def create(app: App, name: str) -> None:
     """Create an organization."""
@@ -85,12 +85,14 @@ def member() -> None:
 
 @member.command("add")
 @click.argument("organization")
-@click.argument("name")
+@click.argument("name", type=Name())
 @click.option(
     "--role", type=click.Choice(["member", "lead", "auditor"]), default="member", show_default=True,
     help="A lead may run admin queries, an auditor may only read.",
 )  # fmt: skip
-@click.option("--machine", default="first machine", show_default=True, help="What to call it.")
+@click.option(
+    "--machine", default="first machine", show_default=True, type=Name(), help="What to call it."
+)
 @verb
 def add_member(app: App, organization: str, name: str, role: str, machine: str) -> None:
     """Add a member, and make a login for their first machine.
@@ -166,7 +168,7 @@ def device() -> None:
 @device.command("add")
 @click.argument("organization")
 @click.argument("name")
-@click.argument("machine")
+@click.argument("machine", type=Name())
 @verb
 def add_device(app: App, organization: str, name: str, machine: str) -> None:
     """Make a login for another machine of a member.

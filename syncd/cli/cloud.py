@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from syncd.cli.verb import App, verb
+from syncd.cli.verb import App, verb, warn_of_password
 
 if TYPE_CHECKING:
     from syncd.embedded import Server
@@ -88,6 +88,7 @@ def migrate(app: App, dsn: str | None) -> None:
     """
     from syncd.cli.admin import administration
 
+    warn_of_password(app, dsn)
     with administration(app, dsn) as replica:
         applied = replica.migrate()
         version = replica.version()

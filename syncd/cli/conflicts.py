@@ -43,7 +43,7 @@ def list_(app: App, everything: bool) -> None:
 @click.argument("conflict", metavar="ID")
 @verb
 def show(app: App, conflict: str) -> None:
-    """Show base, ours (what is current) and theirs (what lost)."""
+    """Show what is current and what lost, beside what both began from."""
     from syncd import conflicts as log
 
     found = log.shown(app.node, conflict)
@@ -53,7 +53,7 @@ def show(app: App, conflict: str) -> None:
 def _sides(found: dict[str, Any]) -> str:
     title = f"{found['kind']} conflict {found['id']} ({found['state']})"
     lines = [click.style(title, bold=True), f"{found['entity']} {found['entity_id']}"]
-    for name, side in (("Ours", found["ours"]), ("Theirs", found["theirs"])):
+    for name, side in (("Current", found["ours"]), ("Lost", found["theirs"])):
         lines.append(
             f"{name:<7} {side['at']} by {render.clean(side['actor'])}, device {side['device_id']}"
         )
@@ -62,13 +62,14 @@ def _sides(found: dict[str, Any]) -> str:
             continue
         base = _at(found["base"], change["path"])
         lines.append(click.style(change["path"], bold=True))
-        lines.append(f"  base    {_brief(base)}")
-        lines.append(click.style(f"  ours    {_brief(change['before'])}", fg="green"))
-        lines.append(click.style(f"  theirs  {_brief(change['after'])}", fg="red"))
+        lines.append(f"  before   {_brief(base)}")
+        lines.append(click.style(f"  current  {_brief(change['before'])}", fg="green"))
+        lines.append(click.style(f"  lost     {_brief(change['after'])}", fg="red"))
     if found["state"] == "open":
         short = found["id"][:8]
-        lines.append(f"Take theirs: syncd conflicts restore {short}")
-        lines.append(f"Keep ours:   syncd conflicts dismiss {short}")
+        if not found["final"]:
+            lines.append(f"Take back what lost:  syncd conflicts restore {short}")
+        lines.append(f"Keep what is current: syncd conflicts dismiss {short}")
     return "\n".join(lines)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from syncd.cli import render
-from syncd.cli.verb import App, verb
-from syncd.errors import CheckpointNotFoundError, UsageError
+from syncd.cli.verb import App, Name, verb, warn_of_password
+from syncd.errors import CheckpointNotFoundError, ReplicaUnreachableError, UsageError
 
 if TYPE_CHECKING:
     from syncd.replica.login import Login, Machine
@@ -29,17 +29,16 @@ def login(app: App, dsn: str | None) -> None:
     """
     from syncd import credentials
     from syncd.replica import Replica
-    from syncd.replica.link import without_password
 
     given = _given(dsn)
-    if dsn and dsn != "-" and without_password(given)[1]:
-        click.echo(
-            click.style("Warning: ", fg="yellow")
-            + "a password on the command line can be seen by others; next time use `syncd login -`",
-            err=True,
-        )
-    with closing(Replica(given, app.node.settings["cloud.tls"])) as replica:
-        member = replica.membership
+    warn_of_password(app, dsn)
+    try:
+        with closing(Replica(given, app.node.settings["cloud.tls"])) as replica:
+            member = replica.membership
+    except ReplicaUnreachableError as error:
+        raise ReplicaUnreachableError(
+            error.message, "Nothing was changed: log in again when it can be reached."
+        ) from None
     _check_home(app, member.organization_id, member.organization)
     place = credentials.keep(app.node.home, given)
     document = {**member._asdict(), "password_in": place, "device_id": app.node.store.device_id}
@@ -58,7 +57,7 @@ def _given(dsn: str | None) -> str:
         return kept
     if not sys.stdin.isatty():
         raise UsageError("no DSN is given", "Pipe it in: syncd login - < FILE")
-    answer: str = click.prompt("DSN", hide_input=True, err=True)
+    answer: str = click.prompt("DSN (hidden)", hide_input=True, err=True)
     return answer.strip()
 
 
@@ -100,7 +99,7 @@ def device() -> None:
 
 
 @device.command()
-@click.argument("name")
+@click.argument("name", type=Name())
 @verb
 def add(app: App, name: str) -> None:
     """Make a login for your next machine.
@@ -151,14 +150,17 @@ def machine_table(machines: list[Machine]) -> str | None:
 
 @device.command()
 @click.argument("machine")
-@click.argument("name")
+@click.argument("name", type=Name())
 @verb
 def rename(app: App, machine: str, name: str) -> None:
     """Give one of your machines another name."""
     with closing(app.node.replica()) as replica:
         found = one_of(replica.machines(), machine)
         replica.rename_machine(found.login, name)
-    app.emit({"role": found.login, "name": name}, f"{machine} is now called {name}.")
+    app.emit(
+        {"role": found.login, "name": name},
+        f"{render.clean(machine)} is now called {render.clean(name)}.",
+    )
 
 
 @device.command()

@@ -69,6 +69,12 @@ def _pending(app: App) -> int:
     return Exchange(app.node.store, app.node.key.public()).pending_count()
 
 
+def _refused(app: App) -> int:
+    from syncd.exchange import Exchange
+
+    return len(Exchange(app.node.store, app.node.key.public()).refused())
+
+
 @contextmanager
 def _progress(app: App) -> Iterator[Progress | None]:
     """A bar per direction on a terminal, for transfers that take a while."""
@@ -94,7 +100,7 @@ def _progress(app: App) -> Iterator[Progress | None]:
 
 @click.command()
 @click.option(
-    "--wait", "seconds", type=click.FloatRange(0), default=10.0, show_default=True,
+    "--wait", "seconds", type=click.FloatRange(0, 1e6), default=10.0, show_default=True,
     help="Give up after so many seconds.",
 )  # fmt: skip
 @click.pass_context
@@ -111,10 +117,11 @@ def flush(app: App, ctx: click.Context, seconds: float) -> None:
         if not pending or left <= 0:
             break
         time.sleep(min(0.5, left))
-    document = {"safe": not pending, "pending": pending, "last_error": problem,
-                "waited_s": round(time.monotonic() - began, 3)}  # fmt: skip
-    app.emit(document, lambda: _flushed(pending, problem))
-    if pending:
+    refused = _refused(app)
+    document = {"safe": not pending and not refused, "pending": pending, "refused": refused,
+                "last_error": problem, "waited_s": round(time.monotonic() - began, 3)}  # fmt: skip
+    app.emit(document, lambda: _flushed(pending, refused, problem))
+    if pending or refused:
         ctx.exit(6)
 
 
@@ -133,12 +140,18 @@ def _attempt(app: App) -> tuple[int, str]:
     return _pending(app), problem
 
 
-def _flushed(pending: int, problem: str) -> str:
-    if not pending:
+def _flushed(pending: int, refused: int, problem: str) -> str:
+    if not pending and not refused:
         return click.style("Safe: ", fg="green", bold=True) + "the replica has everything."
-    waiting = render.count(pending, "entry waits", "entries wait")
-    text = click.style("Not yet: ", fg="yellow", bold=True) + f"{waiting} on this machine."
-    return f"{text}\n{problem}" if problem else text
+    lines = []
+    if pending:
+        waiting = render.count(pending, "entry waits", "entries wait")
+        lines.append(f"{waiting} on this machine.")
+    if refused:
+        found = render.count(refused, "entry was", "entries were")
+        lines.append(f"{found} refused and only on this machine: syncd quarantine list")
+    not_yet = click.style("Not everything: ", fg="yellow", bold=True)
+    return "\n".join([not_yet + lines[0], *lines[1:], *([problem] if problem else [])])
 
 
 @click.command()

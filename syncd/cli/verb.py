@@ -98,6 +98,33 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
     return option(click.pass_obj(function))
 
 
+class Name(click.ParamType[str]):
+    """What people call a machine, a member, an organization."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        text = str(value).strip()
+        if not text or len(text) > 200 or not text.isprintable():
+            self.fail(
+                "a name has 1 to 200 characters, none of them a control character", param, ctx
+            )
+        return text
+
+
+def warn_of_password(app: App, dsn: str | None) -> None:
+    """Others on this machine can see the arguments of a program."""
+    from syncd.replica.link import without_password
+
+    if dsn and dsn != "-" and not app.json and without_password(dsn)[1]:
+        click.echo(
+            click.style("Warning: ", fg="yellow")
+            + "a password on the command line can be seen by others; next time use standard input "
+            "or the environment",
+            err=True,
+        )
+
+
 def complete_tasks(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Shell completion of task ids."""
     app: App = ctx.find_object(App) or App(None)

@@ -17,6 +17,7 @@ from syncd.errors import (
     CheckpointExistsError,
     CheckpointNotFoundError,
     ConfigError,
+    DeviceTakenError,
     DivergedError,
     LoginRefusedError,
     ReplicaError,
@@ -25,6 +26,7 @@ from syncd.errors import (
     ReplicaReadOnlyError,
     ReplicaRefusedError,
     ReplicaUnreachableError,
+    SyncdError,
     TLSRefusedError,
 )
 
@@ -97,6 +99,8 @@ def _torn(dsn: str, parts: dict[str, Any]) -> bool:
 
 def protected(dsn: str, tls: str = VERIFIED) -> str:
     """The DSN with what we add; refuses one that would send the data unprotected."""
+    if tls not in (VERIFIED, UNPROTECTED):
+        raise ConfigError(f"cloud.tls is {VERIFIED} or {UNPROTECTED}, not {tls!r}")
     parts = parsed(dsn)
     parts.setdefault("connect_timeout", _CONNECT_SECONDS)
     parts.setdefault("application_name", "syncd")
@@ -166,9 +170,9 @@ def masked(dsn: str) -> str:
 
 # --- what a refusal means ---------------------------------------------------------------------
 
-_STATES: dict[str, type[Exception]] = {
+_STATES: dict[str, type[SyncdError]] = {
     "SY001": LoginRefusedError,
-    "SY002": ReplicaRefusedError,
+    "SY002": DeviceTakenError,
     "SY003": DivergedError,
     "SY004": ReplicaRefusedError,
     "SY005": LoginRefusedError,
@@ -190,8 +194,11 @@ _STATES: dict[str, type[Exception]] = {
 _BY_CONTENT = ("21", "22", "23", "54")
 _REVOKED = "this machine's login was revoked, by an administrator or from another machine of yours"
 _REMEDIES = {
+    "SY010": "Choose another name.",
+    "SY012": "`syncd admin org list` and `syncd admin member list ORG` show what there is.",
+    "42501": "Use the login of somebody who may: an administrator's in SYNCD_ADMIN_DSN.",
     _REVOKED: "For a new login, run `syncd device add` on another machine of yours or ask an "
-    "administrator (`syncd admin device add`), then `syncd login`."
+    "administrator (`syncd admin device add`), then `syncd login`.",
 }
 # Before a session exists, libpq gives a text and no code.
 _TEXTS: tuple[tuple[re.Pattern[str], type[ReplicaError], str], ...] = (
@@ -222,9 +229,10 @@ def translated() -> Iterator[None]:
 
 def _meaning(error: psycopg.Error) -> Exception:
     text = " ".join(str(error.diag.message_primary or error).split())
+    text = text.partition(" Is the server running")[0]
     state = error.sqlstate or ""
     if state in _STATES:
-        return _STATES[state](_told(state, text))
+        return _STATES[state](_told(state, text), _REMEDIES.get(state))
     if state[:2] in _BY_CONTENT:
         return ReplicaError(f"the replica failed: {text} ({state})")
     if not state and not isinstance(error, psycopg.OperationalError):
@@ -233,8 +241,15 @@ def _meaning(error: psycopg.Error) -> Exception:
         for pattern, kind, meaning in _TEXTS:
             if pattern.search(text):
                 return kind(f"{meaning} ({text})", _REMEDIES.get(meaning))
-        return ReplicaUnreachableError(f"the replica cannot be reached ({text})")
+        return ReplicaUnreachableError(f"the replica cannot be reached ({text})", _absent(text))
     return ReplicaUnreachableError(f"the replica cannot do it now ({text}, {state})")
+
+
+def _absent(text: str) -> str | None:
+    """On this machine it is most likely the embedded one, which somebody has to start."""
+    if '"127.0.0.1"' not in text:
+        return None
+    return f"If it is the embedded one: `syncd cloud up`. {ReplicaUnreachableError.remedy}"
 
 
 def _told(state: str, text: str) -> str:
