@@ -536,14 +536,31 @@ BEGIN
   VALUES (organization, device, session_user, key, decode(repeat('00', 32), 'hex'),
           syncd.clock(), syncd.clock(), left(client, 40))
   ON CONFLICT (organization_id, device_id)
-    DO UPDATE SET last_seen = syncd.clock(), version = left(client, 40)
-    WHERE d.login = session_user;
+    DO UPDATE SET last_seen = syncd.clock(), version = left(client, 40), login = session_user
+    WHERE d.login = session_user OR (d.login = '' AND d.public_key = key);
   PERFORM syncd.require_device(organization, device, false);
   RETURN QUERY SELECT (SELECT max(version) FROM syncd.schema_migrations),
     floor(extract(epoch FROM syncd.clock()) * 1000)::bigint, d.device_seq, d.chain, d.public_key,
     o.cloud_seq, o.recovery_open, o.channel
   FROM syncd.devices d JOIN syncd.organizations o USING (organization_id)
   WHERE d.organization_id = organization AND d.device_id = device;
+END $$;
+
+-- While an administrator has opened recovery: a lost machine's device that the replica does not know
+-- either. It is nobody's until the machine comes back.
+CREATE FUNCTION syncd.introduce(organization uuid, device uuid, key bytea) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM syncd.require(organization, true);
+  IF octet_length(key) IS DISTINCT FROM 32 THEN
+    RAISE EXCEPTION 'a public key has 32 bytes' USING ERRCODE = 'SY004';
+  END IF;
+  INSERT INTO syncd.devices (organization_id, device_id, login, public_key, chain, first_seen,
+                             last_seen)
+  SELECT organization, device, '', key, decode(repeat('00', 32), 'hex'), syncd.clock(), syncd.clock()
+  FROM syncd.organizations o WHERE o.organization_id = organization AND o.recovery_open
+  ON CONFLICT DO NOTHING;
+  PERFORM syncd.require_device(organization, device, true);
 END $$;
 
 -- Why single entries cannot be kept, found one by one. Slow, and only asked when the whole batch
@@ -591,6 +608,7 @@ DECLARE
   body_max integer;
   last_known bytea;
   known bigint[];
+  free bigint[] := '{}';
   refusals text[];
   stamp uuid := gen_random_uuid();
   latest bigint := floor(extract(epoch FROM syncd.clock()) * 1000)::bigint + 300000 << 16;
@@ -630,6 +648,21 @@ BEGIN
       USING ERRCODE = 'SY003';
   END IF;
 
+  -- What the log once had and lost gets its numbers back, so that they stay contiguous.
+  IF cardinality(known) = 0 AND first_seq <= (SELECT d.device_seq FROM syncd.devices d
+      WHERE d.organization_id = organization AND d.device_id = device) THEN
+    free := ARRAY(
+      SELECT n FROM generate_series(
+        coalesce((SELECT l.cloud_seq FROM syncd.log l WHERE l.organization_id = organization
+                  AND l.device_id = device AND l.device_seq = first_seq - 1), 0) + 1,
+        coalesce((SELECT min(l.cloud_seq) - 1 FROM syncd.log l
+                  WHERE l.organization_id = organization AND l.device_id = device
+                    AND l.device_seq > first_seq), last_seq)) AS g(n)
+      WHERE NOT EXISTS (SELECT FROM syncd.log l
+                        WHERE l.organization_id = organization AND l.cloud_seq = g.n)
+      ORDER BY n LIMIT size);
+  END IF;
+
   SELECT array_agg(CASE
     WHEN i.given_up IS NOT NULL THEN left(i.given_up, 1000)
     WHEN i.body IS NULL THEN 'it has no body'
@@ -654,7 +687,7 @@ BEGIN
       unnest(push.previous || chains[:size - 1]) AS previous, unnest(bodies) AS body,
       unnest(push.given_up) AS given_up) AS i;
   BEGIN
-    last_seq := syncd.store(organization, device, first_seq, known, stamp, last_seq, latest, entry_ids,
+    last_seq := syncd.store(organization, device, first_seq, known, free, stamp, last_seq, latest, entry_ids,
       entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
       effective, bodies, refusals, false);
   EXCEPTION WHEN data_exception OR unique_violation OR not_null_violation
@@ -662,7 +695,7 @@ BEGIN
     SELECT array_agg(coalesce(i.known, i.defect) ORDER BY i.n) INTO refusals
     FROM unnest(refusals, syncd.defects(organization, entry_ids, entities, ids, ops, bases, metas,
                                         key_ids, bodies)) WITH ORDINALITY AS i(known, defect, n);
-    last_seq := syncd.store(organization, device, first_seq, known, stamp, last_seq, latest, entry_ids,
+    last_seq := syncd.store(organization, device, first_seq, known, free, stamp, last_seq, latest, entry_ids,
       entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
       effective, bodies, refusals, true);
   END;
@@ -687,6 +720,7 @@ END $$;
 -- Write what is new of a checked batch to the log and the views; returns the last number used. Only
 -- if `careful` does it take bodies that JSONB cannot hold as they are, which costs time.
 CREATE FUNCTION syncd.store(organization uuid, device uuid, first_seq bigint, known bigint[],
+  free bigint[],
   stamp uuid, last_seq bigint, latest bigint, entry_ids uuid[], entities text[], ids text[], ops text[],
   bases text[], hlcs bigint[], actors text[], ats text[], key_ids text[], metas text[],
   hashes text[], chains bytea[], signatures bytea[], effective bigint[], bodies bytea[],
@@ -704,7 +738,8 @@ DECLARE
   touched_ids text[];
 BEGIN
   INSERT INTO syncd.log
-  SELECT organization, last_seq + i.n - (SELECT count(*) FROM unnest(known) AS k WHERE k < i.n),
+  SELECT organization, coalesce(free[i.n], last_seq + i.n - cardinality(free)
+      - (SELECT count(*) FROM unnest(known) AS k WHERE k < i.n)),
     stamp, i.entry_id, device, first_seq + i.n - 1, i.entity, i.id, i.op, i.bases, i.hlc, i.actor,
     i.at, i.key_id, i.meta, i.hash, i.chain, i.signature, least(i.hlc, i.claimed, latest),
     received, i.refused, CASE WHEN i.refused IS NULL THEN i.body END
@@ -738,7 +773,8 @@ BEGIN
     SELECT organization, i.id, i.meta ->> 'task_id', i.meta ->> 'agent', i.meta ->> 'agent_type',
       (i.meta ->> 'iteration')::bigint, i.meta ->> 'phase', i.meta ->> 'status',
       i.meta ->> 'reason', (i.meta ->> 'tokens')::bigint, syncd.parent(i.meta), false, i.hash,
-      i.entry_id, last_seq + i.n - (SELECT count(*) FROM unnest(known) AS k WHERE k < i.n), device,
+      i.entry_id, coalesce(free[i.n], last_seq + i.n - cardinality(free)
+      - (SELECT count(*) FROM unnest(known) AS k WHERE k < i.n)), device,
       i.effective_hlc, syncd.at_hlc(i.effective_hlc),
       CASE WHEN careful THEN syncd.derived(i.body, i.key_id)
            WHEN i.key_id = '' THEN convert_from(i.body, 'UTF8')::jsonb END
@@ -767,7 +803,7 @@ BEGIN
     moved := moved || syncd.parents(organization, touched_ids);
   END IF;
   PERFORM syncd.settle_forks(organization, parents, touched_ids, moved);
-  RETURN last_seq + written;
+  RETURN last_seq + written - cardinality(free);
 END $$;
 
 -- What the log has after a number: whole batches, so that each device's last entry is signed.
@@ -903,7 +939,7 @@ GRANT EXECUTE ON FUNCTION syncd.whoami(), syncd.hello(uuid, uuid, bytea, text),
   syncd.thousand(uuid, uuid, bigint), syncd.report(uuid, uuid, bigint, bigint),
   syncd.search(uuid, jsonb, integer)
 TO syncd_auditor;
-GRANT EXECUTE ON FUNCTION syncd.announce(uuid), syncd.push(uuid, uuid, bigint, bytea, uuid[],
+GRANT EXECUTE ON FUNCTION syncd.introduce(uuid, uuid, bytea), syncd.announce(uuid), syncd.push(uuid, uuid, bigint, bytea, uuid[],
   text[], text[], text[], text[], bigint[], text[], text[], text[], text[], text[], bytea[],
   bytea[], bigint[], bytea[], text[])
 TO syncd_member;

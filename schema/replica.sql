@@ -8,6 +8,10 @@ SELECT organization_id::text, organization, member, kind, machine FROM syncd.who
 -- Make a device known, and learn where the replica stands with it.
 SELECT * FROM syncd.hello(%s::uuid, %s::uuid, %s, %s)
 
+-- introduce --
+-- Make a lost machine's device known again.
+SELECT syncd.introduce(%s::uuid, %s::uuid, %s)::text
+
 -- keys --
 -- The public keys of the organization's devices.
 SELECT device_id::text, public_key FROM syncd.devices WHERE organization_id = %s::uuid

@@ -197,6 +197,7 @@ class _Arrival:
         self._checkpoints: list[tuple[Any, ...]] = []
         self._touched: dict[tuple[str, str], list[int]] = {}
         self._seen: list[Entry] = []
+        self._filled: set[int] = set()
         self.entries: list[Entry] = []
         self._metas: list[dict[str, Any] | None] = []
 
@@ -258,10 +259,14 @@ class _Arrival:
         if problem := problem or _broken(row, previous):
             self._quarantine(row, problem)
             return
-        if self._exchange.run("seq_taken", seq + 1).fetchone():
-            self._seq += 1
-            seq = self._seq - 1
-        self._add(_entry(seq + 1, row, previous), meta)
+        seq += 1
+        while self._exchange.run("seq_taken", seq).fetchone():
+            seq += 1
+        self._seq = max(self._seq, seq)
+        self._filled.add(seq)
+        # At once: the next one that was lost is looked for after this one.
+        self._exchange.run("receive", *_entry(seq, row, previous))
+        self._add(_entry(seq, row, previous), meta)
 
     def _differ(self, row: Pulled, seq: int, chain: bytes) -> None:
         """Another id stands here under the same number of the same device."""
@@ -284,7 +289,8 @@ class _Arrival:
     def finish(self) -> None:
         connection, sql = self._exchange.store.connection, self._exchange.store.sql
         self._introduce()
-        connection.executemany(sql["receive"], self.entries)
+        new = (entry for entry in self.entries if entry.seq not in self._filled)
+        connection.executemany(sql["receive"], new)
         before = connection.total_changes
         connection.executemany(sql["receive_checkpoint"], self._checkpoints)
         if connection.total_changes - before != len(self._checkpoints):
@@ -323,8 +329,9 @@ class _Arrival:
         for task_id, hlc in tasks.items():
             self._views.count(task_id)
             self._views.date(task_id, hlc)
-        for number in own.items():
-            self._exchange.run("count_task", *number)
+        for task_id, number in own.items():
+            if number > self._exchange.run("place", task_id, "").fetchone()[6]:
+                self._exchange.run("count_task", task_id, number)
         for agent in agents:
             self._exchange.run("add_participant", *agent)
 

@@ -87,8 +87,14 @@ class Exchange:
     # --- sending ------------------------------------------------------------------------------
 
     def own_ids(self) -> set[str]:
-        """All ids that this device has had: its key is the same under each."""
-        return {device_id for device_id, key in self.keys().items() if key == self._public_key}
+        """All ids that this device has had under its login: its key is the same under each."""
+        ours = {device_id for device_id, key in self.keys().items() if key == self._public_key}
+        return ours - set(self.left_ids())
+
+    def left_ids(self) -> list[str]:
+        """Ids that belong to a login which this home no longer has."""
+        found: list[str] = orjson.loads(self.state("left") or "[]")
+        return found
 
     def sent_to(self) -> int:
         """The place in the log up to which the replica has acknowledged everything of ours."""

@@ -38,11 +38,6 @@ def reconcile(exchange: Exchange, replica: Replica, standing: Standing, key: Sig
     return True
 
 
-def part(exchange: Exchange, replica: Replica, key: SigningKey) -> None:
-    """Go on under a new device id, with what the replica does not have of the old one."""
-    rechain(exchange, last_common(exchange, replica, exchange.head().device_seq + 1), key)
-
-
 def _agree(exchange: Exchange, replica: Replica, number: int) -> bool:
     return _mine(exchange, [number]) == _theirs(exchange, replica, [number])
 
@@ -94,6 +89,15 @@ def roll_back(exchange: Exchange, replica: Replica) -> None:
         exchange.run("drop_batches", common)
         exchange.run("forget_places", common)
         rebuild(exchange.store)
+
+
+def depart(exchange: Exchange, replica: Replica, key: SigningKey) -> None:
+    """This home has another login than the one its id belongs to: what the replica does not have
+    goes on under a new id."""
+    left = [*exchange.left_ids(), exchange.device_id]
+    rechain(exchange, last_common(exchange, replica, exchange.head().device_seq + 1), key)
+    with exchange.store.transaction():
+        exchange.put_state("left", orjson.dumps(left).decode())
 
 
 def rechain(exchange: Exchange, common: int, key: SigningKey) -> str:

@@ -61,10 +61,15 @@ def repair(engine: Engine) -> Proof:
         with exchange.store.transaction():
             exchange.run("drop_batches", min(missing_here) - 1)
     allowed = engine.sendable()
+    keys, known = exchange.keys(), replica.keys()
+    for device_id in {gap.device_id for gap in gaps if gap.cloud_seq is None} & allowed:
+        if device_id not in known:
+            replica.introduce(device_id, keys[device_id])
     exchange.offer_again(
         gap.seq for gap in gaps if gap.cloud_seq is None and gap.device_id in allowed
     )
     engine.push(allowed)
+    engine.pull(own_too=True)
     engine.sync()
     return prove(exchange, replica)
 

@@ -20,7 +20,7 @@ from syncd.entry import Entry
 from syncd.errors import DeviceTakenError, DivergedError, ReplicaError, SyncdError
 from syncd.exchange import Exchange
 from syncd.fold import derived_id
-from syncd.healing import part, reconcile, roll_back
+from syncd.healing import depart, reconcile, roll_back
 from syncd.replica import Batch, Pulled, Replica, Standing, Verdict, encoded
 from syncd.seal import SigningKey
 
@@ -59,6 +59,7 @@ class Engine:
         self._key = key
         self._progress = progress
         self.standing: Standing | None = None
+        self._own_too = False
 
     # --- the whole ----------------------------------------------------------------------------
 
@@ -117,7 +118,8 @@ class Engine:
         try:
             return self.replica.hello(self.exchange.device_id, self._key.public())
         except DeviceTakenError:
-            part(self.exchange, self.replica, self._key)
+            self._belong()  # before anything is written again
+            depart(self.exchange, self.replica, self._key)
         return self.replica.hello(self.exchange.device_id, self._key.public())
 
     def _belong(self) -> None:
@@ -202,13 +204,15 @@ class Engine:
 
     # --- pull ---------------------------------------------------------------------------------
 
-    def pull(self) -> int:
-        """Take in what other devices wrote; how many entries were new here.
+    def pull(self, *, own_too: bool = False) -> int:
+        """Take in what other devices wrote; how many entries were new here. `own_too` asks for the
+        bodies of this device's own entries too: some were lost here.
 
         While a page is examined and taken in, the next one is fetched.
         """
         exchange, new = self.exchange, 0
         start, _ = exchange.cursor()
+        self._own_too = own_too
         page = self._first_page()
         written = 0.0
         with ThreadPoolExecutor(1) as replica:
@@ -227,19 +231,25 @@ class Engine:
 
     def _first_page(self) -> list[Pulled]:
         cursor, batch = self.exchange.cursor()
-        own = self.exchange.head().device_seq
+        own = self._own()
         try:
             return self._page(cursor, batch, own)
         except DivergedError:
             roll_back(self.exchange, self.replica)
             return self._page(*self.exchange.cursor(), own)
 
+    def _own(self) -> int:
+        """Up to where this device has its own entries itself."""
+        return 0 if self._own_too else self.exchange.head().device_seq
+
     def _after(self, page: list[Pulled]) -> tuple[int, str, int]:
         """The cursor after a page, and how far this device's own entries go then."""
         device_id = self.exchange.device_id
         own = [row.device_seq for row in page if row.device_id == device_id]
         last = page[-1]
-        return last.cloud_seq, last.batch, max([self.exchange.head().device_seq, *own])
+        if self._own_too:
+            return last.cloud_seq, last.batch, 0
+        return last.cloud_seq, last.batch, max([self._own(), *own])
 
     def _page(self, cursor: int, batch: str | None, own: int) -> list[Pulled]:
         page = self.replica.pull(self.exchange.device_id, cursor, batch, own)

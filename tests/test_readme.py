@@ -54,7 +54,7 @@ def test_two_machines_are_connected_as_written(postgres: Session, tmp_path: Path
     section = README.split("## Connect two machines")[1].split("**A managed PostgreSQL.**")[0]
     script = "\n".join(re.findall(r"```sh\n(.*?)```", section, re.S))
     script = re.sub(r"^syncd (admin member|device) add .*$", r"DSN=$(\g<0>\n)", script, flags=re.M)
-    script = re.sub(r"syncd login .*$", 'syncd login - <<< "${DSN%%$\'\\n\'*}"', script, flags=re.M)
+    script = re.sub(r"syncd login .*$", "syncd login - <<< \"${DSN%%$'\\n'*}\"", script, flags=re.M)
     script = script.replace("/tmp/desktop", str(tmp_path / "desktop"))
     begin = "set -euo pipefail\nsyncd checkpoint create --task dark-mode --agent ann\n"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

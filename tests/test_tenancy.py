@@ -493,6 +493,7 @@ CALLS = {
     "thousand": "SELECT syncd.thousand({organization}, {device}, 0)",
     "report": "SELECT syncd.report({organization}, {device}, 1, 1)",
     "announce": "SELECT syncd.announce({organization})",
+    "introduce": "SELECT syncd.introduce({organization}, {device}, sha256('')::bytea)",
     "search": "SELECT syncd.search({organization}, '{{}}')",
     "my_device_add": "SELECT syncd.my_device_add({organization}, 'x', {login}, {verifier})",
     "my_device_rename": "SELECT syncd.my_device_rename({organization}, {role}, 'x')",

@@ -172,6 +172,10 @@ class Replica:
             )
         return standing
 
+    def introduce(self, device_id: str, public_key: bytes) -> None:
+        """Make a lost machine's device known again, while recovery is open."""
+        self.rows("introduce", self.organization, device_id, public_key)
+
     def keys(self) -> dict[str, bytes]:
         """The public keys of the organization's devices."""
         return dict(self.rows("keys", self.organization))
