@@ -297,6 +297,10 @@ GROUP BY task_id ORDER BY COUNT(*) DESC, task_id LIMIT ?
 -- One value of this device's own state.
 SELECT value FROM state WHERE name = ?
 
+-- whole_state --
+-- All of it.
+SELECT name, value FROM state
+
 -- set_state --
 -- Keep a value of this device's own state; the first one stays.
 INSERT OR IGNORE INTO state (name, value) VALUES (?, ?)

@@ -245,7 +245,7 @@ class _Arrival:
             run("mark", row.cloud_seq, row.batch, hlc, row.signature, row.refused, seq)
             self._seen.append(_entry(seq, row, b""))
             if place[2] != hlc:
-                self._touched[entity, entity_id] = []
+                self._touched.setdefault((entity, entity_id), [])
                 self._views.date(orjson.loads(row.meta)["task_id"], row.effective_hlc)
 
     def _fill(self, row: Pulled) -> None:
@@ -311,7 +311,7 @@ class _Arrival:
     def _touch_existing(self) -> None:
         """Checkpoints that are here under the same id, from elsewhere: fold all their versions."""
         for row in self._checkpoints:
-            self._touched[CHECKPOINT, row[0]] = [row[12]]
+            self._touched.setdefault((CHECKPOINT, row[0]), []).append(row[12])
 
     def _introduce(self) -> None:
         """Tasks and agents of the page, each once; before that, this device's own numbers."""

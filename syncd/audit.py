@@ -81,7 +81,7 @@ def verify_database(connection: sqlite3.Connection, own_keys: dict[str, bytes]) 
         entries, signed = walk.entries, walk.signed
         if not walk.unreadable:
             found = list(_view_problems(connection))
-            problems += found or _number_problems(connection, walk.numbers)
+            problems += found or _place_problems(connection, walk)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         problems.append(Problem("", "", f"the database cannot be read on: {error}"))
     return Report(entries, signed, problems)
@@ -134,17 +134,21 @@ def _header_only(entry: Entry) -> bool:
     return entry.refused is not None and entry.body == b""
 
 
-def _number_problems(
-    connection: sqlite3.Connection, highest: dict[tuple[str, str], int]
-) -> Iterator[Problem]:
-    """Whether the next entry of each task would get the right number."""
-    (own,) = connection.execute(queries()["state"], ("device_id",)).fetchone()
-    for (device_id, task_id), number in highest.items():
+def _place_problems(connection: sqlite3.Connection, walk: _Walk) -> Iterator[Problem]:
+    """Whether the next entry of each task would get the right number, and the right chain."""
+    state = dict(connection.execute(queries()["whole_state"]).fetchall())
+    own = state.get("device_id", "")
+    for (device_id, task_id), number in walk.numbers.items():
         if device_id != own:
             continue
         place = connection.execute(queries()["place"], (task_id, "")).fetchone()
         if place[6] != number:
             yield Problem("", own, f"the counter of task {task_id} says {place[6]}, not {number}")
+    newest = connection.execute(queries()["newest"]).fetchone()
+    if newest and newest[1] != own:
+        number, chain, _ = orjson.loads(state.get("anchor", '[0, "", 0]'))
+        if (number, bytes.fromhex(chain) or GENESIS) != walk.ends.get(own, (0, GENESIS)):
+            yield Problem("", own, "the next entry would not continue the chain of this device")
 
 
 class _Walk:
@@ -155,7 +159,7 @@ class _Walk:
         self.problems: list[Problem] = []
         self.unreadable = False
         self._keys = keys
-        self._ends: dict[str, tuple[int, bytes]] = {}
+        self.ends: dict[str, tuple[int, bytes]] = {}
         self.numbers: dict[tuple[str, str], int] = {}
         self._untold: dict[str, int] = {}
 
@@ -167,7 +171,7 @@ class _Walk:
     def _found(self, entry: Entry) -> Iterator[str]:
         if problem := _flaw(entry):
             yield problem
-        number, chain = self._ends.get(entry.device_id, (0, GENESIS))
+        number, chain = self.ends.get(entry.device_id, (0, GENESIS))
         if entry.device_seq != number + 1:
             yield f"device_seq {entry.device_seq} follows {number}: entries are missing"
         elif entry.previous != chain:
@@ -177,7 +181,7 @@ class _Walk:
             entry.batch is None and entry.effective_hlc != entry.hlc
         ):
             yield "its place in time was changed"
-        self._ends[entry.device_id] = (entry.device_seq, entry.chain)
+        self.ends[entry.device_id] = (entry.device_seq, entry.chain)
         yield from self._task_problems(entry)
         yield from self._signature_problems(entry)
 

@@ -99,18 +99,16 @@ def _settle(node: Node, conflict: Conflict, how: str) -> None:
         raise FinalizedError(f"{winner.entity} {winner.entity_id} is finalized, and stays so")
     kept = loser if how == RESTORED else winner
     draft = Draft(
-        uuid7(), kept.entity, kept.entity_id, UPDATE, user(), _meta(kept, how), kept.body,
-        (winner.entry_id, loser.entry_id),
+        uuid7(), kept.entity, kept.entity_id, UPDATE, user(),
+        {**_meta(kept), "resolution": how}, kept.body, (winner.entry_id, loser.entry_id),
     )  # fmt: skip
     node.store.append(draft, node.store.place(draft.meta["task_id"]))
 
 
-def _meta(entry: Entry, how: str) -> dict[str, Any]:
+def _meta(entry: Entry) -> dict[str, Any]:
     """The header's own words about the content; what told of its place is not carried over."""
     meta: dict[str, Any] = orjson.loads(entry.meta)
-    for name in ("task_seq", "continues", "resolution"):
-        meta.pop(name, None)
-    return {**meta, "resolution": how}
+    return {name: meta[name] for name in meta if name not in ("task_seq", "continues")}
 
 
 def _choose(node: Node, conflict: Conflict, how: str) -> None:
@@ -179,10 +177,10 @@ def retry(node: Node, prefix: str) -> str:
 def _write_again(node: Node, entry: Entry) -> None:
     node.store.version(entry.entry_id)  # raises if it is damaged: that cannot be offered again
     op = UPDATE if entry.op == CREATE and entry.entity == CHECKPOINT else entry.op
-    meta = _meta(entry, "retried")
-    draft = Draft(
-        uuid7(), entry.entity, entry.entity_id, op, user(), meta, entry.body, (entry.entry_id,)
-    )
+    meta = _meta(entry)
+    # The same bases: to the others, who never had it, it takes the place of the first attempt.
+    bases = tuple(orjson.loads(entry.bases))
+    draft = Draft(uuid7(), entry.entity, entry.entity_id, op, user(), meta, entry.body, bases)
     key = node.key if op == FINALIZE else None
     node.store.append(draft, node.store.place(meta["task_id"]), key)
     # It may have newer versions by now, beside which this one stands.

@@ -251,8 +251,8 @@ def damage(home: Path, said: list[str]) -> list[str]:
 def signature_fits(home: Path, revision: str) -> bool:
     with closing(sqlite3.connect(home / "context.db")) as connection:
         key, chain, signature = connection.execute(
-            "SELECT public_key, chain, signature FROM log JOIN devices USING (device_id)"
-            " WHERE entry_id = ?",
+            "SELECT d.public_key, l.chain, l.signature FROM log l JOIN devices d USING (device_id)"
+            " WHERE l.entry_id = ?",
             (revision,),
         ).fetchone()
     return signature_valid(key, chain, signature)

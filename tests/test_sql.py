@@ -251,12 +251,15 @@ def test_every_query_that_is_asked_for_exists() -> None:
     assert asked - set(sql.queries()) - set(sql.replica_queries()) == set()
 
 
+_ASKING = ("row", "rows", "run", "change", "select")
+
+
 def _asked(node: ast.AST) -> Iterator[str]:
-    """`sql["x"]`, `self._sql["x"]`, `store.row("x", …)`, `.rows("x", …)`, `.select("x", …)`."""
+    """`sql["x"]`, `self._sql["x"]`, `store.row("x", …)` and the like."""
     argument: ast.expr | None = None
     if isinstance(node, ast.Subscript) and _name(node.value) in ("sql", "_sql"):
         argument = node.slice
-    elif isinstance(node, ast.Call) and _name(node.func) in ("row", "rows", "select") and node.args:
+    elif isinstance(node, ast.Call) and _name(node.func) in _ASKING and node.args:
         argument = node.args[0]
     if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
         yield argument.value

@@ -136,26 +136,21 @@ def test_a_batch_sent_twice_is_there_once_and_keeps_its_numbers(crew: Team) -> N
 
 def test_a_clock_that_was_ahead_is_capped_and_forgotten_once_it_is_right(crew: Team) -> None:
     one, two = crew.device(skew_ms=10 * 365 * 24 * HOUR), crew.device()
-    write(two, 1)
-    two.sync()
-    one.sync()
     write(one, 3)
-    one.sync()
     write(two, 1)
     two.sync()
-    write(one, 2)
+    one.sync(push=False)  # an entry of another device is the newest here now
     one.sync()
     latest = clock.wall_ms() + 5 * 60_000
     [(newest,)] = one.rows("SELECT max(effective_hlc) FROM log")
     assert clock.milliseconds(newest) <= latest
     one.skew_ms = 0
-    two.sync()
-    one.sync()
     (late,) = write(one, 1)
+    [(claimed,)] = one.rows("SELECT hlc FROM log WHERE entry_id = ?", late)
+    assert newest < claimed
+    assert clock.milliseconds(claimed) <= latest
     one.sync()
     two.sync()
-    [(claimed,)] = one.rows("SELECT hlc FROM log WHERE entry_id = ?", late)
-    assert clock.milliseconds(claimed) <= latest
     assert two.node.store.current_id("task") == late
     assert_alike(one, two)
 
@@ -248,20 +243,29 @@ def test_what_was_too_large_arrives_once_the_replica_allows_it(crew: Team) -> No
     one, two = crew.device(), crew.device()
     crew.sql("UPDATE syncd.organizations SET body_limit = 10000 WHERE organization_id = %s")
     write(one, 2)
-    (large,) = write(one, 1, context_summary={"next_actions": ["x" * 20_000]})
-    write(one, 2)
-    assert one.sync().quarantined == 1
+    much = {"next_actions": ["x" * 20_000]}
+    (large,) = write(one, 1, context_summary=much)
+    (small,) = write(one, 1)
+    one.sync()
+    one.service.update_checkpoint(small, {"context_summary": much})
+    assert one.sync().quarantined == 2
     two.sync()
-    assert len(checkpoints(two)) == 4
+    assert len(checkpoints(two)) == 3
     assert two.problems() == one.problems() == []
-    [held] = conflicts.quarantined(one.node)
-    assert "at most 10000 are allowed" in held["reason"]
     crew.sql("UPDATE syncd.organizations SET body_limit = 99999 WHERE organization_id = %s")
-    conflicts.retry(one.node, held["entry_id"])
+    for held in conflicts.quarantined(one.node):
+        assert "at most 10000 are allowed" in held["reason"]
+        conflicts.retry(one.node, held["entry_id"])
+    assert one.problems() == []
     assert one.sync().quarantined == 0
-    two.sync()
-    assert two.service.get_checkpoint(large).verified
+    assert two.sync().conflicts == 0
+    for name in (large, small):
+        assert two.service.get_checkpoint(name).body()["context_summary"] == much_of(one, name)
     assert_alike(one, two)
+
+
+def much_of(device: Device, checkpoint_id: str) -> Any:
+    return device.service.get_checkpoint(checkpoint_id).body()["context_summary"]
 
 
 def test_two_devices_with_one_id_of_an_entry_do_not_hold_up_a_third(crew: Team) -> None:
@@ -440,8 +444,13 @@ def test_a_key_once_pinned_stays_whatever_the_replica_says(crew: Team) -> None:
         impostor.public(), one.exchange.device_id,
     )  # fmt: skip
     forged = forge(crew, one, impostor)
+    three = crew.device()
+    (honest,) = write(three, 1)
+    crew.sql("UPDATE syncd.organizations SET cloud_seq = 2 WHERE organization_id = %s")
+    three.sync(pull=False)  # its key is asked for, and that of the first is told again
     assert two.sync().quarantined == 1
     assert forged not in checkpoints(two)
+    assert honest in checkpoints(two)
     assert two.exchange.keys()[one.exchange.device_id] == one.node.key.public()
 
 
