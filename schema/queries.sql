@@ -525,3 +525,7 @@ DELETE FROM attempts WHERE id <= (SELECT MAX(id) FROM attempts) - 200
 -- attempts_since --
 -- The attempts after some time, newest first.
 SELECT at, pushed, pulled, error FROM attempts WHERE at >= ? ORDER BY id DESC
+
+-- data_version --
+-- Changes when another connection has written.
+PRAGMA data_version

@@ -15,7 +15,7 @@ import orjson
 
 from syncd import clock
 from syncd.entry import CHECKPOINT, CHOICE, CREATE, LINK, TASK, Entry, header_bytes
-from syncd.errors import CheckpointExistsError, DivergedError
+from syncd.errors import DivergedError
 from syncd.exchange import START, Exchange, Head, settle_forks
 from syncd.replica import Pulled
 from syncd.seal import chain_value, digest, signature_valid
@@ -135,14 +135,9 @@ def _unsigned(row: Pulled, key: bytes | None) -> str | None:
 
 
 def apply(exchange: Exchange, page: Sequence[Examined], keys: dict[str, bytes]) -> int:
-    """Take in a page and move the cursor past it; how many entries were new here."""
-    try:
-        return _apply(exchange, page, keys)
-    except CheckpointExistsError:
-        return _apply(exchange, _without_clashes(exchange, page), keys)
+    """Take in what was examined and move the cursor past it; how many entries were new here.
 
-
-def _apply(exchange: Exchange, page: Sequence[Examined], keys: dict[str, bytes]) -> int:
+    Raises if an id is in use by another entry: then the rest of the page is taken without."""
     with exchange.store.transaction():
         _note_holes(exchange, [examined.row.cloud_seq for examined in page])
         arrival = _Arrival(exchange, keys)
@@ -152,6 +147,12 @@ def _apply(exchange: Exchange, page: Sequence[Examined], keys: dict[str, bytes])
         for batch, cloud_seq in {e.row.batch: e.row.cloud_seq for e in page}.items():
             exchange.run("add_batch", cloud_seq, batch)
         return len(arrival.entries)
+
+
+def apply_without_clashes(
+    exchange: Exchange, page: Sequence[Examined], keys: dict[str, bytes]
+) -> int:
+    return apply(exchange, _without_clashes(exchange, page), keys)
 
 
 def _note_holes(exchange: Exchange, numbers: Sequence[int]) -> None:

@@ -11,21 +11,29 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from syncd import clock
-from syncd.arrival import apply, examine
+from syncd.arrival import Examined, apply, apply_without_clashes, examine
 from syncd.entry import Entry
-from syncd.errors import DeviceTakenError, DivergedError, ReplicaError, SyncdError
+from syncd.errors import (
+    CheckpointExistsError,
+    DeviceTakenError,
+    DivergedError,
+    ReplicaError,
+    SyncdError,
+)
 from syncd.exchange import Exchange
 from syncd.fold import derived_id
 from syncd.healing import depart, reconcile, roll_back
 from syncd.replica import Batch, Pulled, Replica, Standing, Verdict, encoded
 from syncd.seal import SigningKey
 
-# Writers on this machine get in between two pages: SQLite has room for one of them at a time.
-_PAUSE_SECONDS = 0.02
+# SQLite lets one write at a time, and whoever waits looks again after 1, 2, 5, 10, 15, 20, 25 …
+# milliseconds: short transactions with gaps between them let him in early.
+_CHUNK = 250
+_GAP_SECONDS, _GAP_AMONG_WRITERS = 0.002, 0.01
 _ROUNDS = 3
 Progress = Callable[[str, int, int], None]
 
@@ -59,6 +67,7 @@ class Engine:
         self._key = key
         self._progress = progress
         self.standing: Standing | None = None
+        self._version: tuple[Any, ...] | None = None
         self._own_too = False
 
     # --- the whole ----------------------------------------------------------------------------
@@ -214,20 +223,32 @@ class Engine:
         start, _ = exchange.cursor()
         self._own_too = own_too
         page = self._first_page()
-        written = 0.0
         with ThreadPoolExecutor(1) as replica:
             while page:
                 following = replica.submit(self._page, *self._after(page))
                 keys = self._keys(page)
-                examined = examine(page, exchange.heads(), keys)
-                time.sleep(max(0.0, written + _PAUSE_SECONDS - time.monotonic()))
-                new += apply(exchange, examined, keys)
-                written = time.monotonic()
+                new += self._take_in(examine(page, exchange.heads(), keys), keys)
                 done = page[-1].cloud_seq
                 whole = max(self.standing.cloud_seq if self.standing else 0, done)
                 self._progress("pull", done - start, whole - start)
                 page = following.result()
         return new
+
+    def _take_in(self, page: list[Examined], keys: dict[str, bytes]) -> int:
+        """In pieces: what was cut off is known when it is fetched again."""
+        new = 0
+        for start in range(0, len(page), _CHUNK):
+            self._give_way()
+            try:
+                new += apply(self.exchange, page[start : start + _CHUNK], keys)
+            except CheckpointExistsError:
+                return new + apply_without_clashes(self.exchange, page[start:], keys)
+        return new
+
+    def _give_way(self) -> None:
+        version = self.exchange.store.row("data_version")
+        others_write, self._version = version != self._version, version
+        time.sleep(_GAP_AMONG_WRITERS if others_write else _GAP_SECONDS)
 
     def _first_page(self) -> list[Pulled]:
         cursor, batch = self.exchange.cursor()

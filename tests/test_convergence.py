@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from postgres import Cluster
 from replicas import Cloud, cloud_on
 
-from syncd import CheckpointService, conflicts, exchange, sync, tasks
+from syncd import CheckpointService, conflicts, exchange, tasks
 from syncd.entry import FINALIZE, Version, heads, winner
 from syncd.errors import CheckpointError, ReplicaUnreachableError
 from syncd.replica import device as replica_device
@@ -52,7 +52,6 @@ def _small_batches() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchange, "BATCH_ROWS", 3)
         patch.setattr(replica_device, "PAGE_ROWS", 4)
-        patch.setattr(sync, "_PAUSE_SECONDS", 0.0)
         yield
 
 

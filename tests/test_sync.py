@@ -16,10 +16,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import orjson
 import pytest
 from counts import full
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from devices import Device, Team, folder, team
+from devices import AFTER, BEFORE, Device, Team, folder, team
 from postgres import Cluster
 from replicas import Cloud, cloud_on
 
@@ -546,6 +547,47 @@ def test_a_process_that_writes_while_its_home_turns_out_to_be_a_clone_goes_on(cr
     one.sync()
     assert {elsewhere, *(name for name, *_ in told)} <= checkpoints(one)
     assert_alike(one, clone)
+
+
+@pytest.mark.parametrize("when", [BEFORE, AFTER])
+@pytest.mark.parametrize("call", range(1, 8))
+def test_what_is_written_while_lost_entries_come_back_goes_on_under_a_new_id(
+    crew: Team, call: int, when: str
+) -> None:
+    one, two = crew.device(), crew.device()
+    written = {*write(one, 2)}
+    one.sync()
+    copy = one.copy(crew.place / "copy.db")
+    written |= {*write(one, 4)}
+    one.sync()
+    one.restore(copy)
+
+    def beside() -> None:
+        service = CheckpointService(home=one.home)
+        written.add(service.create_checkpoint("task", "beside").metadata.checkpoint_id)
+        service.close()
+
+    one.replica.arm(call, when, beside)
+    one.sync()
+    one.replica.disarm()
+    assert one.problems() == []
+    crew.settle()
+    assert checkpoints(two) == written
+    assert_alike(one, two)
+
+
+def test_a_checkpoint_that_was_moved_before_it_was_sent_branches_where_it_is(crew: Team) -> None:
+    one, two = crew.device(), crew.device()
+    root, leaf = write(one, 2)
+    one.sync()
+    two.sync()
+    (child,) = write(two, 1)
+    two.service.update_checkpoint(child, {"recovery": {"last_successful_state": root}})
+    crew.settle()
+    for device in (one, two):
+        [fork] = conflicts.everything(device.node)
+        assert (fork.kind, fork.entity_id, orjson.loads(fork.bases)) == ("fork", leaf, [root])
+    assert_alike(one, two)
 
 
 def test_fifty_writers_do_not_wait_for_a_long_pull(crew: Team) -> None:
