@@ -114,8 +114,18 @@ class Engine:
             self.exchange.put_state("skew_ms", str(skew))
         if reconcile(self.exchange, self.replica, standing, self._key):
             standing = self._hello()
+        self._remind()
         self.standing = standing
         return standing
+
+    def _remind(self) -> None:
+        """What this device wrote under ids that it no longer has, if the replica has lost it."""
+        heads = self.exchange.heads()
+        for device_id in self.exchange.own_ids() - {self.exchange.device_id}:
+            standing = self.replica.hello(device_id, self._key.public())
+            if standing.device_seq < heads[device_id].device_seq:
+                rows = self.exchange.store.rows("seqs_after", (device_id, standing.device_seq))
+                self.exchange.offer_again(seq for (seq,) in rows)
 
     def _may_write(self) -> bool:
         """What an auditor writes stays on this machine; he fetches all the same."""

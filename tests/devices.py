@@ -32,14 +32,20 @@ class FrailReplica(Replica):
     left = -1
     when = BEFORE
     event: Callable[[], object] | None = None
+    dead = False
 
     def arm(self, calls: int, when: str, event: Callable[[], object] | None = None) -> None:
         self.left, self.when, self.event = calls, when, event
 
     def disarm(self) -> None:
         self.left, self.event = -1, None
+        if self.dead:
+            self.close()
+            self.dead = False
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        if self.dead:
+            raise ReplicaUnreachableError("cut by the test")
         self.left -= 1
         due = self.left == 0
         if due and self.when == BEFORE:
@@ -51,7 +57,7 @@ class FrailReplica(Replica):
 
     def _happen(self) -> None:
         if self.event is None:
-            self.close()
+            self.dead = True
             raise ReplicaUnreachableError("cut by the test")
         self.event()
 

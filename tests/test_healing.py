@@ -409,6 +409,22 @@ def test_the_replica_and_a_device_restored_together(team: Team) -> None:
     team.agree()
 
 
+def test_a_restored_replica_gets_back_what_was_written_under_an_earlier_id(team: Team) -> None:
+    ann, bob, _ = team.three()
+    team.settle(ann, bob)
+    dump = team.dumped()
+    first = ann.create()
+    backup = ann.json("backup", "create")
+    ann.update(first, "after the backup")
+    ann.sync()
+    ann.restored(backup)
+    ann.update(first, "after the restore")
+    ann.sync()
+    team.restored(dump)
+    assert ann.sync()["pushed"] == 3
+    team.agree()
+
+
 def test_the_replica_restored_while_a_copy_has_a_new_id(team: Team, tmp_path: Path) -> None:
     ann, bob, _ = team.three()
     first = ann.create()
