@@ -31,8 +31,8 @@ from syncd.replica import Batch, Pulled, Replica, Standing, Verdict, encoded
 from syncd.seal import SigningKey
 
 # SQLite lets one write at a time, and whoever waits looks again after 1, 2, 5, 10, 15, 20, 25 …
-# milliseconds: short transactions with gaps between them let him in early.
-_CHUNK = 250
+# milliseconds: among writers, short transactions with gaps between them let him in early.
+_CHUNK, _CHUNK_AMONG_WRITERS = 1_000, 250
 _GAP_SECONDS, _GAP_AMONG_WRITERS = 0.002, 0.01
 _ROUNDS = 3
 Progress = Callable[[str, int, int], None]
@@ -246,19 +246,22 @@ class Engine:
 
     def _take_in(self, page: list[Examined], keys: dict[str, bytes]) -> int:
         """In pieces: what was cut off is known when it is fetched again."""
-        new = 0
-        for start in range(0, len(page), _CHUNK):
-            self._give_way()
+        new = start = 0
+        while start < len(page):
+            end = start + self._give_way()
             try:
-                new += apply(self.exchange, page[start : start + _CHUNK], keys)
+                new += apply(self.exchange, page[start:end], keys)
             except CheckpointExistsError:
                 return new + apply_without_clashes(self.exchange, page[start:], keys)
+            start = end
         return new
 
-    def _give_way(self) -> None:
+    def _give_way(self) -> int:
+        """Let others write; how many entries may be taken in next."""
         version = self.exchange.store.row("data_version")
         others_write, self._version = version != self._version, version
         time.sleep(_GAP_AMONG_WRITERS if others_write else _GAP_SECONDS)
+        return _CHUNK_AMONG_WRITERS if others_write else _CHUNK
 
     def _first_page(self) -> list[Pulled]:
         cursor, batch = self.exchange.cursor()

@@ -518,8 +518,8 @@ def writers(home: Path, processes: int, threads: int, pause: float) -> Iterator[
 
 def test_those_who_write_during_pulls_keep_their_numbers_and_their_chain(crew: Team) -> None:
     one, two = crew.device(), crew.device()
-    with writers(one.home, 2, 2, 0.001) as told:
-        for _ in range(full(6, 60)):
+    with writers(one.home, 2, 2, 0.005) as told:
+        for _ in range(full(6, 20)):
             write(two, 20, "task 0")
             write(two, 20, "task 1")
             two.sync()
