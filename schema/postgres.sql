@@ -816,7 +816,8 @@ RETURNS TABLE (cloud_seq bigint, batch uuid, entry_id uuid, device_id uuid, devi
   meta text, hash text, chain bytea, signature bytea, effective_hlc bigint, refused text,
   body bytea)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
+-- Without statistics the planner would sort all that follows to find the next thousand.
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
 DECLARE
   until bigint;
 BEGIN

@@ -630,6 +630,23 @@ def test_a_pull_of_a_thousand_rows_ends_with_a_batch(ada: Person) -> None:
     assert [p.cloud_seq for p in _pull(ada, 0, None, 1000)] == list(range(1, 801))
 
 
+def test_a_pull_reads_no_more_than_a_page_however_much_follows(any_cloud: Cloud) -> None:
+    ada = any_cloud.person()
+    for _ in range(4):
+        ada.push(*[ada.writer.create() for _ in range(1_000)])
+    with closing(ada.connect(autocommit=False)) as plain:
+        values = (ada.organization_id, ada.writer.device_id)
+        pull = "SELECT * FROM syncd.pull(%s, %s, 0, NULL, 0, 1000, 32000000)"
+        assert len(plain.execute(pull, values).fetchall()) == 1_000
+        read = "SELECT seq_tup_read, idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = %s"
+        ((_, fetched),) = plain.execute(read, (_oid(any_cloud, "log"),)).fetchall()
+    assert 2_000 <= fetched <= 2_100
+
+
+def _oid(cloud: Cloud, table: str) -> int:
+    return int(cloud.sql(f"SELECT 'syncd.{table}'::regclass::oid")[0][0])
+
+
 def test_a_pull_leaves_out_the_bodies_that_the_device_has(shared_cloud: Cloud, ada: Person) -> None:
     bob = shared_cloud.person(ada.organization_id)
     ada.push(ada.writer.create(), ada.writer.create())
