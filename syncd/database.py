@@ -7,6 +7,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -27,6 +28,10 @@ from syncd.errors import (
     SyncdError,
 )
 from syncd.sql import SQLITE_VERSION, queries, version_of
+
+# Who finds the database locked looks again after 1, 3 and 8 milliseconds, and so on. Left to
+# itself, SQLite soon sleeps 100 at a time, while those who come later get in.
+_LOOK_AGAIN_MS = 8
 
 
 class Database:
@@ -111,6 +116,7 @@ class Database:
                 connection.execute("PRAGMA fullfsync = 1")
                 connection.execute("PRAGMA checkpoint_fullfsync = 1")
             version_of(connection)  # the first statement that looks into the file
+            connection.execute(f"PRAGMA busy_timeout = {_LOOK_AGAIN_MS}")
         except BaseException:
             connection.close()
             raise
@@ -136,10 +142,25 @@ class Database:
         """Everything inside is on disk when this ends, or none of it is. May be nested."""
         return _Transaction(self)
 
+    def execute(self, text: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        """SQLite's own, with the patience that is set for a database that is locked."""
+        try:
+            return self.connection.execute(text, parameters)
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+        deadline = time.monotonic() + self._busy_seconds
+        while True:
+            try:
+                return self.connection.execute(text, parameters)
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         try:
             with self._lock:
-                rows = self.connection.execute(self.sql[query], tuple(parameters)).fetchall()
+                rows = self.execute(self.sql[query], tuple(parameters)).fetchall()
                 self._let_go()
                 return rows
         except _REFUSED as error:
@@ -148,9 +169,7 @@ class Database:
     def row(self, query: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
         try:
             with self._lock:
-                row: tuple[Any, ...] | None = self.connection.execute(
-                    self.sql[query], parameters
-                ).fetchone()
+                row: tuple[Any, ...] | None = self.execute(self.sql[query], parameters).fetchone()
                 self._let_go()
                 return row
         except _REFUSED as error:
@@ -202,6 +221,10 @@ _LOCK_FAILURES = {
 _REFUSED = (sqlite3.Error, UnicodeError, OverflowError)
 
 
+def _is_busy(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
 def translated(error: Exception) -> SyncdError:
     """SQLite's error as one of ours, with its remedy."""
     if isinstance(error, UnicodeDecodeError):
@@ -244,7 +267,7 @@ class _Transaction:
         if database._depth == 0:
             try:
                 # IMMEDIATE: a plain BEGIN that reads first fails at once if another wrote since.
-                database.connection.execute("BEGIN IMMEDIATE")
+                database.execute("BEGIN IMMEDIATE")
             except BaseException as error:
                 database._lock.release()
                 if isinstance(error, sqlite3.Error):

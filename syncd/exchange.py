@@ -41,7 +41,7 @@ class Exchange:
 
     def run(self, query: str, *values: Any) -> sqlite3.Cursor:
         """A named statement inside the caller's transaction."""
-        return self.store.connection.execute(self.store.sql[query], values)
+        return self.store.execute(self.store.sql[query], values)
 
     def state(self, name: str) -> str:
         row = self.store.row("state", (name,))
@@ -95,6 +95,11 @@ class Exchange:
         """Ids that belong to a login which this home no longer has."""
         found: list[str] = orjson.loads(self.state("left") or "[]")
         return found
+
+    def leave(self, device_id: str) -> None:
+        with self.store.transaction():
+            kept = _json([*self.left_ids(), device_id])
+            self.put_state("left", kept)
 
     def sent_to(self) -> int:
         """The place in the log up to which the replica has acknowledged everything of ours."""

@@ -91,13 +91,25 @@ def roll_back(exchange: Exchange, replica: Replica) -> None:
         rebuild(exchange.store)
 
 
+def settle_in(exchange: Exchange, key: SigningKey, whereabouts: str) -> None:
+    """This home is new, or was copied: a copy goes on under an id of its own, so that both can
+    write. Where entries wait it keeps the id, and the first sync finds out whose they are."""
+    with exchange.store.transaction():
+        known = exchange.state("whereabouts")
+        if known and known != whereabouts and not exchange.pending_count():
+            old, new, head = exchange.device_id, uuid7(), exchange.head()
+            exchange.run("add_device", new, key.public(), clock.iso(clock.wall_ms()))
+            exchange.run("put_head", *head, old)
+            _take_identity(exchange, new, START, {})
+        exchange.put_state("whereabouts", whereabouts)
+
+
 def depart(exchange: Exchange, replica: Replica, key: SigningKey) -> None:
     """This home has another login than the one its id belongs to: what the replica does not have
     goes on under a new id."""
-    left = [*exchange.left_ids(), exchange.device_id]
+    left = exchange.device_id
     rechain(exchange, last_common(exchange, replica, exchange.head().device_seq + 1), key)
-    with exchange.store.transaction():
-        exchange.put_state("left", orjson.dumps(left).decode())
+    exchange.leave(left)
 
 
 def rechain(exchange: Exchange, common: int, key: SigningKey) -> str:

@@ -7,15 +7,21 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from syncd import clock, config
 from syncd.database import refused, translated, unforked
 from syncd.entry import uuid7
-from syncd.errors import CheckpointNotFoundError, HomeError, UsageError
-from syncd.seal import SigningKey, publish_once
+from syncd.errors import (
+    CheckpointNotFoundError,
+    DiskFullError,
+    HomeError,
+    ReadOnlyError,
+    UsageError,
+)
+from syncd.seal import SigningKey, digest, publish_once
 from syncd.sql import SQLITE_VERSION, exclusive, migrate_sqlite, queries
 from syncd.store import Store
 
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from syncd.sync import Engine, Progress
 
 _FOLDERS = ("keys", "backups", "run", "log")
+_MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 
 class Node:
@@ -70,7 +77,19 @@ class Node:
                 store.close()
             self._prepare()
             store = self._open_store()
+        self._settle_in(store)
         return store
+
+    def _settle_in(self, store: Store) -> None:
+        here = whereabouts(self.home)
+        if store.row("state", ("whereabouts",)) == (here,):
+            return
+        from syncd.exchange import Exchange
+        from syncd.healing import settle_in
+
+        # Where nothing can be written, nothing can be written twice.
+        with suppress(ReadOnlyError, DiskFullError):
+            settle_in(Exchange(store, self.key.public()), self.key, here)
 
     def _open_store(self) -> Store:
         return Store(self.database, busy_seconds=self.settings["store.busy_seconds"])
@@ -173,6 +192,7 @@ class Node:
         device_id = connection.execute(sql["state"], ("device_id",)).fetchone()[0]
         public = self.key.public()
         connection.execute(sql["add_device"], (device_id, public, clock.iso(now)))
+        connection.execute(sql["set_state"], ("whereabouts", whereabouts(self.home)))
         connection.execute("COMMIT")
 
     # --- ids --------------------------------------------------------------------------------
@@ -200,6 +220,15 @@ def user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return f"uid {os.getuid()}"
+
+
+def whereabouts(home: Path) -> str:
+    """The machine and the directory, as a digest: a home that was copied is elsewhere."""
+    machine = ""
+    for file in _MACHINE_IDS:
+        with suppress(OSError):
+            machine = machine or file.read_text().strip()
+    return digest(f"syncd {machine} {home.stat().st_ino}".encode())
 
 
 def lock_problem(folder: Path) -> str | None:

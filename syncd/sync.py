@@ -30,8 +30,8 @@ from syncd.healing import depart, reconcile, roll_back
 from syncd.replica import Batch, Pulled, Replica, Standing, Verdict, encoded
 from syncd.seal import SigningKey
 
-# SQLite lets one write at a time, and whoever waits looks again after 1, 2, 5, 10, 15, 20, 25 …
-# milliseconds: among writers, short transactions with gaps between them let him in early.
+# SQLite lets one write at a time, and whoever waits looks again every few milliseconds: among
+# writers, short transactions with gaps between them let him in early.
 _CHUNK, _CHUNK_AMONG_WRITERS = 1_000, 250
 _GAP_SECONDS, _GAP_AMONG_WRITERS = 0.002, 0.01
 _ROUNDS = 3
@@ -122,7 +122,13 @@ class Engine:
         """What this device wrote under ids that it no longer has, if the replica has lost it."""
         heads = self.exchange.heads()
         for device_id in self.exchange.own_ids() - {self.exchange.device_id}:
-            standing = self.replica.hello(device_id, self._key.public())
+            if not heads[device_id].device_seq:
+                continue
+            try:
+                standing = self.replica.hello(device_id, self._key.public())
+            except DeviceTakenError:  # it stays with the login that this home had before
+                self.exchange.leave(device_id)
+                continue
             if standing.device_seq < heads[device_id].device_seq:
                 rows = self.exchange.store.rows("seqs_after", (device_id, standing.device_seq))
                 self.exchange.offer_again(seq for (seq,) in rows)

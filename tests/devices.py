@@ -17,7 +17,7 @@ from syncd import CheckpointService, clock, proof
 from syncd.audit import verify
 from syncd.errors import ReplicaUnreachableError
 from syncd.exchange import Exchange
-from syncd.node import Node
+from syncd.node import Node, whereabouts
 from syncd.replica import Replica
 from syncd.store import Store
 from syncd.sync import Engine, Outcome
@@ -115,13 +115,16 @@ class Device:
         shutil.copy(copy, self.node.database)
         self.open()
 
-    def clone(self, home: Path) -> Device:
-        """The home directory copied to another machine."""
+    def clone(self, home: Path, *, image: bool = True) -> Device:
+        """The home directory copied to another machine; `image` so that it looks like the same."""
         (home / "keys").mkdir(parents=True)
         for name in ("backups", "run", "log"):
             (home / name).mkdir()
         shutil.copy(self.home / "keys" / "signing.pem", home / "keys")
-        self.copy(home / "context.db")
+        with closing(sqlite3.connect(self.copy(home / "context.db"), isolation_level=None)) as copy:
+            if image:
+                here = "UPDATE state SET value = ? WHERE name = 'whereabouts'"
+                copy.execute(here, (whereabouts(home),))
         return Device(home, self.dsn, self.skew_ms)
 
     # --- what must hold -------------------------------------------------------------------------

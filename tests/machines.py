@@ -25,6 +25,8 @@ from typing import Any, NamedTuple, NoReturn
 import psycopg
 import pytest
 
+from syncd.node import whereabouts
+
 SYNCD = str(Path(sys.executable).with_name("syncd"))
 _SECONDS = 60
 _HEAVY = (
@@ -185,10 +187,13 @@ class Machine:
         """Its database as it was at a backup."""
         self.ok("backup", "restore", backup["name"])
 
-    def copied_to(self, home: Path) -> Machine:
-        """As `cp -a` or an image of the disk does it."""
+    def copied_to(self, home: Path, *, image: bool = True) -> Machine:
+        """As an image of the disk does it, or as `cp -a` does, which syncd notices at once."""
         shutil.copytree(self.home, home, symlinks=True)
         copy = Machine(self._runner, home, **self.environment)
+        if image:
+            here = "UPDATE state SET value = ? WHERE name = 'whereabouts'"
+            copy.sql(here, whereabouts(home))
         copy.written = set(self.written)
         return copy
 

@@ -186,7 +186,7 @@ class History:
 
     def clone(self, device: Device, a: int, b: int) -> None:
         if len(self.devices) < MOST_DEVICES:
-            self.devices.append(self.team.joined(device.clone(self.team.home())))
+            self.devices.append(self.team.joined(device.clone(self.team.home(), image=bool(a % 2))))
 
     # --- what is there --------------------------------------------------------------------------
 

@@ -127,17 +127,18 @@ def test_a_device_restored_to_before_its_first_exchange(team: Team) -> None:
 # --- a home was copied ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("image", [False, True], ids=["cp -a", "disk image"])
 @pytest.mark.parametrize("unsent", [False, True], ids=["all sent", "some unsent"])
 @pytest.mark.parametrize("copy_first", [False, True], ids=["original first", "copy first"])
 def test_a_copied_home_gets_a_new_id_and_keeps_its_entries(
-    team: Team, tmp_path: Path, unsent: bool, copy_first: bool
+    team: Team, tmp_path: Path, unsent: bool, copy_first: bool, image: bool
 ) -> None:
     ann, *_ = team.three()
     first = ann.create()
     ann.sync()
     if unsent:
         ann.update(first, "not sent yet")
-    copy = ann.copied_to(tmp_path / "copy")
+    copy = ann.copied_to(tmp_path / "copy", image=image)
     team.machines.append(copy)
     ann.update(first, "by the original")
     ann.create("u")
@@ -149,6 +150,49 @@ def test_a_copied_home_gets_a_new_id_and_keeps_its_entries(
     copy.create("v")
     team.agree()
     assert device_of(ann) != device_of(copy)
+
+
+def test_a_copy_has_a_new_id_before_it_writes_and_keeps_it(team: Team, tmp_path: Path) -> None:
+    ann, *_ = team.three()
+    ann.create()
+    ann.sync()
+    copy = ann.copied_to(tmp_path / "copy", image=False)
+    team.machines.append(copy)
+    copy.create()
+    assert device_of(copy) != device_of(ann)
+    ann.create()
+    ann.sync()
+    kept = device_of(copy)
+    team.agree()
+    assert device_of(copy) == kept
+    assert copy.sql("SELECT * FROM quarantine") == []
+
+
+def test_a_home_that_was_only_moved_keeps_its_id(team: Team, tmp_path: Path) -> None:
+    ann, *_ = team.three()
+    ann.create()
+    before = device_of(ann)
+    ann.home.rename(tmp_path / "moved")
+    (tmp_path / "moved").rename(ann.home)
+    ann.create()
+    assert device_of(ann) == before
+
+
+def test_a_copy_with_a_login_of_its_own_leaves_the_old_id_to_the_original(
+    team: Team, tmp_path: Path
+) -> None:
+    ann, *_ = team.three()
+    ann.create()
+    ann.sync()
+    copy = ann.copied_to(tmp_path / "copy", image=False)
+    team.machines.append(copy)
+    copy.create()
+    copy.environment["SYNCD_CLOUD_DSN"] = ann.json("device", "add", "second")["dsn"]
+    copy.sync()
+    copy.create()
+    ann.create()
+    team.agree()
+    assert device_of(copy) != device_of(ann)
 
 
 def test_a_copy_that_has_written_nothing_yet_follows_until_it_writes(

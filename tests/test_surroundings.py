@@ -21,7 +21,7 @@ import pytest
 from counts import full
 from power_loss import Audit, apart, at_once, audit, strace_problem
 
-from syncd import CheckpointService, SyncdError
+from syncd import CheckpointService, SyncdError, node
 
 
 class Answer(NamedTuple):
@@ -728,3 +728,18 @@ def test_a_far_future_is_an_end_of_a_range_like_any_other(
     found = service.get_checkpoints_by_agent("agent", until=until)
     assert [c.metadata.checkpoint_id for c in found] == [checkpoint_id]
     assert service.get_checkpoints_by_agent("agent", since=until) == []
+
+
+def test_a_home_is_elsewhere_on_another_machine_and_in_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, none = tmp_path / "machine-id", tmp_path / "none"
+    machine.write_text("c0ffee\n")
+    monkeypatch.setattr(node, "_MACHINE_IDS", (none, machine))
+    here = node.whereabouts(tmp_path)
+    assert node.whereabouts(tmp_path) == here
+    (tmp_path / "copy").mkdir()
+    assert node.whereabouts(tmp_path / "copy") != here
+    machine.write_text("c0ffed\n")
+    assert node.whereabouts(tmp_path) != here
+    assert "c0ffee" not in here
