@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RUN_STAMP := $(VENV)/.installed-run
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .PHONY: run test check lint bench proof clean help
 
 help:
-	@echo "make run    set up, create the home, check it, say what to try"
+	@echo "make run    set up, start a PostgreSQL of your own, and run the daemon until Ctrl-C"
 	@echo "make test   set up and run the tests"
 	@echo "make check  ruff, mypy and the tests"
 	@echo "make bench  compare speed with other stores, side by side"
@@ -21,23 +22,25 @@ $(BIN)/python:
 	  { echo "This Python cannot make virtual environments. On Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(STAMP): $(BIN)/python pyproject.toml
+# To run it takes less than to work on it.
+$(RUN_STAMP): $(BIN)/python pyproject.toml
 	@echo "Installing syncd and what it needs into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded]'
 	@touch $@
+
+$(STAMP): $(BIN)/python pyproject.toml
+	@echo "Installing syncd and what is needed to work on it into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(RUN_STAMP)
 
 $(BENCH_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
-run: $(STAMP)
-	@$(BIN)/syncd init
-	@$(BIN)/syncd doctor
-	@echo
-	@echo "Try next, with $(BIN) on your PATH:"
-	@echo "  syncd checkpoint create --task demo --agent me --completed 'read the README' --pending 'write code'"
-	@echo "  syncd checkpoint latest demo"
-	@echo "  syncd audit verify"
+run: $(RUN_STAMP)
+	@$(BIN)/syncd cloud try
+	@echo; echo "Now: syncd run"
+	@exec $(BIN)/syncd run
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2

@@ -16,16 +16,15 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from bench import growth, payload, report, startup, sync
+from bench import daemon, growth, payload, report, startup, sync
 from bench.contenders import contenders
 from bench.disk import PATIENCE_SECONDS, connection, probed, raw_commit, wait_until_calm
 from bench.measure import interleaved
 from bench.results import Comparison, Local, Results, machine
-from bench.settings import Settings, Transfers
-from bench.sync import Sync
+from bench.settings import Settings, Transfers, Watches
 from bench.verdict import verdicts
 
-LOCAL, SYNC = PARTS = ("local", "sync")
+LOCAL, SYNC, DAEMON = PARTS = ("local", "sync", "daemon")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -57,23 +56,38 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _settings(options: argparse.Namespace) -> Settings:
     if options.quick:
         transfers = Transfers(10_000, 3, 1_000, 20, 50)
-        usual = Settings(50, 20_000, 3, 0.0, quick=True, transfers=transfers)
+        watches = Watches(30, 5.0, 5_000, 200, 200, 5_000, 2)
+        usual = Settings(50, 20_000, 3, 0.0, quick=True, transfers=transfers, watches=watches)
     else:
         transfers = Transfers(50_000, 5, 1_000, 50, 200)
-        usual = Settings(4_000, 1_000_000, 40, PATIENCE_SECONDS, quick=False, transfers=transfers)
+        watches = Watches(300, 60.0, 50_000, 2_000, 200, 20_000, 5)
+        usual = Settings(4_000, 1_000_000, 40, PATIENCE_SECONDS, quick=False, transfers=transfers,
+                         watches=watches)  # fmt: skip
     if entries := options.sync_entries:
         fewer = min(transfers.organizations, max(1, entries // 10))
         transfers = replace(transfers, entries=entries, organizations=fewer)
-        usual = replace(usual, transfers=transfers)
+        watches = replace(watches, arrivals=5, idle_seconds=1.0, backlog=entries, writes=10,
+                          devices=fewer, pushed=entries, rounds=1)  # fmt: skip
+        usual = replace(usual, transfers=transfers, watches=watches)
     asked = {"samples": options.samples, "entries": options.entries}
     return replace(usual, **{name: value for name, value in asked.items() if value})
 
 
 def _run(folder: Path, settings: Settings, only: str | None) -> Results:
     before, small = machine(), payload.small()
-    local = None if only == SYNC else _local(folder, settings, small)
-    sync = None if only == LOCAL else _sync(folder, settings, small)
-    return Results(settings, local, sync, before)
+    # PostgreSQL runs as a user of its own where this runs as root.
+    folder.chmod(0o711)
+    return Results(
+        settings,
+        _local(folder, settings, small) if only in (None, LOCAL) else None,
+        sync.measured(folder / "sync", small, settings.transfers, _progress)
+        if only in (None, SYNC)
+        else None,
+        daemon.measured(folder / "daemon", small, settings.watches, _progress)
+        if only in (None, DAEMON)
+        else None,
+        before,
+    )
 
 
 def _local(folder: Path, settings: Settings, small: payload.Payload) -> Local:
@@ -94,12 +108,6 @@ def _local(folder: Path, settings: Settings, small: payload.Payload) -> Local:
         _progress(f"growth: writing {settings.entries:,} entries")
         grown = growth.measured(folder, small, settings, control, calm)
     return Local(comparisons, grown, started)
-
-
-def _sync(folder: Path, settings: Settings, small: payload.Payload) -> Sync:
-    # PostgreSQL runs as a user of its own where this runs as root.
-    folder.chmod(0o711)
-    return sync.measured(folder / "sync", small, settings.transfers, _progress)
 
 
 def _comparison(folder: Path, item: payload.Payload, samples: int) -> Comparison:

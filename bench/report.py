@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bench import lines
+from bench.daemon import Daemons
 from bench.figures import Figures, compared, ratio
 from bench.growth import Growth
 from bench.results import Comparison, Local, Results
@@ -28,6 +29,7 @@ def text(results: Results, verdicts: Sequence[Verdict]) -> str:
     parts = [_heading(results)]
     parts += _local(results.local) if results.local else []
     parts += [_sync(results.sync)] if results.sync else []
+    parts += [_daemons(results.daemons)] if results.daemons else []
     parts.append(_must_hold(verdicts))
     if results.local and _busy(results.local):
         parts.append(
@@ -139,6 +141,23 @@ def _sync(sync: Sync) -> str:
     )
     heading = (title, "seconds", "per second", "speed", "to")
     return "\n".join((*_table(heading, rows), "", *notes))
+
+
+def _daemons(found: Daemons) -> str:
+    rows = [
+        ("commit here to row there", *_times(found.propagation), f"{found.propagation.samples:,}"),
+        *(
+            (name, *_times(figures), f"{figures.samples:,}")
+            for name, figures in found.writes.items()
+        ),
+    ]
+    idle = found.idle
+    notes = (
+        f"  with nothing to do for {idle.seconds:g} s: {idle.cpu:.3f} % of a core, "
+        f"{idle.memory:.0f} MB, {idle.written} bytes to disk",
+        f"  {found.sizes.backlog:,} entries wait where the replica is away",
+    )
+    return "\n".join((*_table(("Daemon", "p50", "p99", "samples"), rows), "", *notes))
 
 
 def _must_hold(verdicts: Sequence[Verdict]) -> str:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.daemon import Daemons
 from bench.disk import BUSY_TIMES
 from bench.figures import Figures, ratio
 from bench.growth import Growth
@@ -81,6 +82,7 @@ class Results:
     settings: Settings
     local: Local | None
     sync: Sync | None
+    daemons: Daemons | None
     machine: dict[str, Any] = field(default_factory=lambda: machine())
 
     def as_document(self) -> dict[str, Any]:
@@ -90,6 +92,7 @@ class Results:
             "settings": asdict(self.settings),
             **(self.local.as_document() if self.local else {}),
             **({"sync": _sync(self.sync)} if self.sync else {}),
+            **({"daemon": _daemons(self.daemons)} if self.daemons else {}),
         }
 
 
@@ -185,4 +188,13 @@ def _sync(sync: Sync) -> dict[str, Any]:
         "round_trip": _milliseconds(sync.round_trip),
         "waits_ms": sync.waits._asdict(),
         "memory_mb": round(sync.memory, 1),
+    }
+
+
+def _daemons(found: Daemons) -> dict[str, Any]:
+    return {
+        "propagation": _milliseconds(found.propagation),
+        "idle": found.idle._asdict(),
+        "writes": {name: _milliseconds(figures) for name, figures in found.writes.items()},
+        "pushes_beside_connected_devices": [round(speed, 3) for speed in found.connected],
     }

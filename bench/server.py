@@ -87,6 +87,7 @@ class Database:
     """One round's replica, with one organization of two members."""
 
     def __init__(self, admin_dsn: str, superuser_dsn: str) -> None:
+        self._admin_dsn = admin_dsn
         self._superuser_dsn = superuser_dsn
         with closing(Administration(admin_dsn)) as administration:
             made = administration.create_organization("measured")
@@ -94,6 +95,16 @@ class Database:
                 administration.add_member(made, name, "member", "laptop").dsn
                 for name in ("Ada", "Bob")
             )
+
+    def strangers(self, count: int) -> list[str]:
+        """Logins of as many machines, all of one other organization."""
+        with closing(Administration(self._admin_dsn)) as administration:
+            made = administration.create_organization("elsewhere")
+            administration.add_member(made, "Eve", "member", "laptop")
+            return [
+                administration.add_machine(made, "Eve", f"machine {number}").dsn
+                for number in range(count)
+            ]
 
     def bare(self) -> psycopg.Connection[Any]:
         """A connection that no policy hinders."""

@@ -21,6 +21,19 @@ class Transfers:
 
 
 @dataclass(frozen=True)
+class Watches:
+    """Of the daemon part."""
+
+    arrivals: int
+    idle_seconds: float
+    backlog: int
+    writes: int
+    devices: int
+    pushed: int
+    rounds: int
+
+
+@dataclass(frozen=True)
 class Settings:
     samples: int
     entries: int
@@ -28,3 +41,4 @@ class Settings:
     patience: float
     quick: bool
     transfers: Transfers
+    watches: Watches

@@ -18,6 +18,7 @@ from syncd.service import CheckpointService
 BASELINE = 'python -c "import click, sqlite3"'
 LATEST_COMMAND = "syncd checkpoint latest"
 CREATE_COMMAND = "syncd checkpoint create"
+STATUS_COMMAND = "syncd status"
 
 
 class StartUp(NamedTuple):
@@ -49,6 +50,7 @@ def _commands() -> dict[str, list[str]]:
     return {
         BASELINE: [sys.executable, "-c", "import click, sqlite3"],
         LATEST_COMMAND: [script, "checkpoint", "latest", TASK],
+        STATUS_COMMAND: [script, "status"],
         CREATE_COMMAND: [
             *(script, "checkpoint", "create", "--task", "start-up", "--agent", "bench"),
             *content,

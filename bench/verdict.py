@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any, NamedTuple
 
 from bench import lines
+from bench.daemon import ALONE, AWAY, Daemons
 from bench.figures import Figures, ratio
 from bench.results import Local, Results
-from bench.startup import BASELINE, LATEST_COMMAND
+from bench.startup import BASELINE, LATEST_COMMAND, STATUS_COMMAND
 from bench.sync import Sync
 from bench.transfer import COPY, FETCH, PULL, PULL_CROWDED, PUSH, PUSH_CROWDED
 
@@ -18,11 +20,16 @@ WRITE_P99_MS = 10.0
 READ_P99_MS = 5.0
 GROWTH_TIMES = 1.2
 START_UP_TIMES = 2.2
+STATUS_TIMES = 2.0
 PUSH_SPEED = 0.5
 PULL_SPEED = 0.5
 CROWDED_SPEED = 0.9
 MEMORY_MB = 150.0
 WAIT_MS = 300.0
+ARRIVAL_MS, ARRIVAL_P99_MS = 40.0, 200.0
+IDLE_CPU, IDLE_MB = 0.15, 80.0
+AWAY_TIMES = 1.1
+CONNECTED_SPEED = 0.9
 
 _SYNCD_WRITES = (lines.CREATE, lines.UPDATE)
 _SYNCD_READS = (lines.LATEST, lines.LATEST_DOCUMENT, lines.HISTORY)
@@ -56,6 +63,7 @@ def verdicts(results: Results) -> list[Verdict]:
     return [
         *(_local(results.local) if results.local else ()),
         *(_sync(results.sync) if results.sync else ()),
+        *(_daemons(results.daemons) if results.daemons else ()),
     ]
 
 
@@ -65,7 +73,8 @@ def _local(results: Local) -> list[Verdict]:
         _slowest(results, "write p99", _SYNCD_WRITES, WRITE_P99_MS),
         _slowest(results, "read p99", _SYNCD_READS, READ_P99_MS),
         *_growth(results),
-        _start_up(results),
+        _start_up(results, LATEST_COMMAND, START_UP_TIMES),
+        _start_up(results, STATUS_COMMAND, STATUS_TIMES),
     ]
 
 
@@ -120,11 +129,10 @@ def _growth(results: Local) -> list[Verdict]:
     ]
 
 
-def _start_up(results: Local) -> Verdict:
+def _start_up(results: Local, command: str, limit: float) -> Verdict:
     found, skipped = results.start_up
-    measured = None if skipped else ratio(found[LATEST_COMMAND].p50, found[BASELINE].p50)
-    claim = f"start-up of `{LATEST_COMMAND}` to `{BASELINE}`"
-    return Verdict(claim, START_UP_TIMES, measured, "x", skipped)
+    measured = None if skipped else ratio(found[command].p50, found[BASELINE].p50)
+    return Verdict(f"start-up of `{command}` to `{BASELINE}`", limit, measured, "x", skipped)
 
 
 def _sync(sync: Sync) -> list[Verdict]:
@@ -147,3 +155,21 @@ def _speed_of(sync: Sync, claim: str, line: str, limit: float) -> Verdict:
     speeds = ", ".join(f"{speed:.2f}" for speed in sync.transfer.speeds(line))
     detail = f"round by round: {speeds}"
     return Verdict(claim, limit, sync.transfer.speed(line), "x", detail, at_least=True)
+
+
+def _daemons(found: Daemons) -> list[Verdict]:
+    arrival, idle = found.propagation, found.idle
+    away = ratio(found.writes[AWAY].p50, found.writes[ALONE].p50)
+    speeds = ", ".join(f"{speed:.2f}" for speed in found.connected)
+    return [
+        Verdict("commit to the other machine's row, p50", ARRIVAL_MS, arrival.p50, "ms"),
+        Verdict("commit to the other machine's row, p99", ARRIVAL_P99_MS, arrival.p99, "ms"),
+        Verdict("idle daemon, of one core", IDLE_CPU, idle.cpu, "%"),
+        Verdict("idle daemon, resident", IDLE_MB, idle.memory, "MB"),
+        Verdict(f"idle daemon, to disk in {idle.seconds:g} s", 0, idle.written, "bytes"),
+        Verdict(f"create p50, {found.sizes.backlog:,} waiting for a replica that is away, to "
+                "no daemon", AWAY_TIMES, away, "x"),
+        Verdict(f"push, speed beside {found.sizes.devices} connected devices of others to alone",
+                CONNECTED_SPEED, statistics.median(found.connected), "x",
+                f"round by round: {speeds}", at_least=True),
+    ]  # fmt: skip

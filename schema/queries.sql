@@ -214,26 +214,26 @@ FROM log WHERE ?1 IS NULL OR json_extract(meta, '$.task_id') = ?1 ORDER BY seq D
 -- Everything a view depends on, entity by entity, first version first. Of an entry that the replica
 -- refused, other devices have only the header.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  cloud_seq IS NOT NULL AND refused IS NULL
-FROM log WHERE refused IS NULL OR body <> x''
+  cloud_seq IS NOT NULL AND refused IS NULL, purged IS NOT NULL
+FROM log WHERE refused IS NULL OR body <> x'' OR purged IS NOT NULL
 ORDER BY entity, entity_id, effective_hlc, entry_id
 
 -- versions_of --
 -- The versions of one entity.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  cloud_seq IS NOT NULL AND refused IS NULL
+  cloud_seq IS NOT NULL AND refused IS NULL, purged IS NOT NULL
 FROM log WHERE entity_id = ?1 AND entity = ?2 AND entry_id <> entity_id
-  AND (refused IS NULL OR body <> x'')
+  AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
 UNION ALL
 SELECT l.seq, l.entry_id, l.device_id, l.entity, l.entity_id, l.op, l.bases, l.at, l.meta, l.hash,
-  l.effective_hlc, l.cloud_seq IS NOT NULL AND l.refused IS NULL
+  l.effective_hlc, l.cloud_seq IS NOT NULL AND l.refused IS NULL, l.purged IS NOT NULL
 FROM checkpoints c JOIN log l ON l.seq = c.first_seq
 WHERE c.id = ?1 AND ?2 = 'checkpoint' AND l.entry_id = c.id
 
 -- version_at --
 -- The version at a place in the log.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  cloud_seq IS NOT NULL AND refused IS NULL
+  cloud_seq IS NOT NULL AND refused IS NULL, purged IS NOT NULL
 FROM log WHERE seq = ?
 
 -- branch_of --
@@ -357,7 +357,7 @@ WHERE entry_id = ?1 AND refused IS NOT NULL
 
 -- receive --
 -- An entry of another device, or one of ours that came back.
-INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- receive_checkpoint --
 -- The first version of a checkpoint, unless there are others.
@@ -490,6 +490,94 @@ WHERE device_id = '' AND json_extract(content, '$.cloud_seq') BETWEEN ? AND ?
 -- What became of it.
 UPDATE quarantine SET state = ? WHERE entry_id = ?
 
+-- purge_targets --
+-- Where the versions stand that a purge names, as far as they belong to its task and still have
+-- their body, or name a purge with a greater id: all devices name the one with the least.
+SELECT l.seq, l.entry_id, l.body <> x''
+FROM json_each(?1) n JOIN log l ON l.entry_id = n.value AND l.entry_id <> l.entity_id
+WHERE l.refused IS NULL AND l.entity = 'checkpoint'
+  AND iif(json_valid(l.meta), l.meta ->> '$.task_id', NULL) = ?2
+  AND (l.purged IS NULL OR l.purged > ?3 OR l.body <> x'')
+UNION
+SELECT l.seq, l.entry_id, l.body <> x''
+FROM json_each(?1) n JOIN checkpoints c ON c.id = n.value JOIN log l ON l.seq = c.first_seq
+WHERE l.entry_id = c.id AND l.entity = 'checkpoint'
+  AND iif(json_valid(l.meta), l.meta ->> '$.task_id', NULL) = ?2
+  AND (l.purged IS NULL OR l.purged > ?3 OR l.body <> x'')
+UNION
+SELECT l.seq, l.entry_id, l.body <> x''
+FROM json_each(?1) n JOIN log l ON l.entry_id = n.value AND l.refused IS NOT NULL
+WHERE l.entity = 'checkpoint' AND iif(json_valid(l.meta), l.meta ->> '$.task_id', NULL) = ?2
+  AND l.body <> x''
+
+-- purge --
+-- Take a body away.
+UPDATE log SET body = x'', purged = ? WHERE seq = ?
+
+-- purge_quarantine --
+-- What was not taken in goes as well.
+UPDATE quarantine SET content = json_remove(content, '$.body')
+WHERE entry_id IN (SELECT value FROM json_each(?)) AND json_valid(content)
+
+-- purged_conflicts --
+-- The checkpoints whose open conflicts have lost what lost.
+SELECT DISTINCT entity_id FROM conflicts
+WHERE kind = 'version' AND state = 'open' AND loser IN (SELECT value FROM json_each(?))
+
+-- add_purge --
+-- A purge entry that is not in this log, as evidence.
+INSERT OR IGNORE INTO purges (entry_id, entry) VALUES (?, ?)
+
+-- purges --
+-- All of those.
+SELECT entry_id, entry FROM purges
+
+-- purge_evidence --
+-- One of those.
+SELECT entry FROM purges WHERE entry_id = ?
+
+-- purges_waiting --
+-- Purges that the replica has not answered.
+SELECT * FROM log
+WHERE entity_id >= 'purge:' AND entity_id < 'purge;' AND entry_id <> entity_id
+  AND entity = 'purge' AND cloud_seq IS NULL AND refused IS NULL
+
+-- versions_kept --
+-- The versions of a task's checkpoints that have a body: where they stand, how large they are,
+-- whether the replica has them, and whether each is current.
+SELECT l.entry_id, l.entity_id, l.effective_hlc, length(l.body),
+  l.cloud_seq IS NOT NULL AND l.refused IS NULL, l.seq = c.seq
+FROM checkpoints c JOIN log l ON l.entity_id = c.id AND l.entry_id <> l.entity_id
+WHERE c.task_id = ?1 AND l.entity = 'checkpoint' AND l.body <> x''
+  AND iif(json_valid(l.meta), l.meta ->> '$.task_id', NULL) = ?1
+UNION ALL
+SELECT l.entry_id, l.entity_id, l.effective_hlc, length(l.body),
+  l.cloud_seq IS NOT NULL AND l.refused IS NULL, l.seq = c.seq
+FROM checkpoints c JOIN log l ON l.seq = c.first_seq
+WHERE c.task_id = ?1 AND l.entry_id = c.id AND l.entity = 'checkpoint' AND l.body <> x''
+  AND iif(json_valid(l.meta), l.meta ->> '$.task_id', NULL) = ?1
+
+-- bodies_of --
+-- The versions of a checkpoint that have a body, with the task of each.
+SELECT l.entry_id, iif(json_valid(l.meta), l.meta ->> '$.task_id', NULL), length(l.body)
+FROM log l WHERE l.entity_id = ?1 AND l.entry_id <> l.entity_id AND l.entity = 'checkpoint'
+  AND l.body <> x''
+UNION ALL
+SELECT l.entry_id, iif(json_valid(l.meta), l.meta ->> '$.task_id', NULL), length(l.body)
+FROM checkpoints c JOIN log l ON l.seq = c.first_seq
+WHERE c.id = ?1 AND l.entry_id = c.id AND l.body <> x''
+
+-- limited_tasks --
+-- Tasks whose versions are not kept for ever.
+SELECT id, retention FROM tasks
+WHERE retention LIKE 'days:%' OR retention LIKE 'revisions:%' ORDER BY id
+
+-- disputed --
+-- Checkpoints and versions that an open conflict is about.
+SELECT entity_id FROM conflicts WHERE state = 'open'
+UNION SELECT winner FROM conflicts WHERE state = 'open'
+UNION SELECT loser FROM conflicts WHERE state = 'open'
+
 -- conflicts --
 -- The conflict log, optionally those in one state.
 SELECT id, kind, entity, entity_id, bases, winner, loser, detected_at, state FROM conflicts
@@ -529,3 +617,49 @@ SELECT at, pushed, pulled, error FROM attempts WHERE at >= ? ORDER BY id DESC
 -- data_version --
 -- Changes when another connection has written.
 PRAGMA data_version
+
+-- merge_log --
+-- Bring the write-ahead log into the database and cut it; busy, its length, how much was merged.
+PRAGMA wal_checkpoint(TRUNCATE)
+
+-- pages --
+-- Unused pages, all pages, bytes of a page.
+SELECT f.freelist_count, c.page_count, s.page_size
+FROM pragma_freelist_count() AS f, pragma_page_count() AS c, pragma_page_size() AS s
+
+-- states --
+-- All that this device remembers by name.
+SELECT name, value FROM state
+
+-- counts_here --
+-- The cursor, and how much there is.
+SELECT (SELECT coalesce(MAX(seq), 0) FROM log), (SELECT COUNT(*) FROM checkpoints),
+       (SELECT COUNT(*) FROM tasks), (SELECT COUNT(*) FROM problems)
+
+-- refused_count --
+-- Entries of some devices that the replica did not take, and nobody has decided on.
+SELECT COUNT(*) FROM quarantine
+WHERE state = 'open' AND device_id IN (SELECT value FROM json_each(?))
+
+-- last_attempt --
+-- When the replica was asked last, and what was wrong then.
+SELECT at, error FROM attempts ORDER BY id DESC LIMIT 1
+
+-- last_pushed --
+-- When something was sent last.
+SELECT at FROM attempts WHERE pushed > 0 ORDER BY id DESC LIMIT 1
+
+-- last_pulled --
+-- When something was received last.
+SELECT at FROM attempts WHERE pulled > 0 ORDER BY id DESC LIMIT 1
+
+-- at_work --
+-- Who wrote the newest checkpoint of each task that is not done, and when.
+SELECT c.agent_id, c.hlc FROM tasks t JOIN checkpoints c
+  ON c.id = (SELECT id FROM checkpoints WHERE task_id = t.id ORDER BY hlc DESC, id DESC LIMIT 1)
+WHERE c.final = 0 AND c.status = 'in_progress' AND t.status NOT IN ('complete', 'failed')
+
+-- own_ids --
+-- The ids that this device has had: its key is the same under each.
+SELECT device_id FROM devices WHERE public_key = (
+  SELECT d.public_key FROM devices d JOIN state s ON s.name = 'device_id' AND s.value = d.device_id)

@@ -20,12 +20,13 @@ SELECT device_id::text, public_key FROM syncd.devices WHERE organization_id = %s
 -- Entries of one device that follow each other, column by column, as binary arrays.
 SELECT device_seq, verdict, cloud_seq, batch::text, effective_hlc, reason
 FROM syncd.push(%s::uuid, %s::uuid, %s, %b, %s::uuid[], %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-  %s, %s, %s, %s)
+  %s, %s, %s, %s, %s::uuid[])
 
 -- pull --
 -- The next whole batches after a cursor.
 SELECT cloud_seq, batch::text, entry_id::text, device_id::text, device_seq, entity, entity_id, op,
-  bases, hlc, actor, at, key_id, meta, hash, chain, signature, effective_hlc, refused, body
+  bases, hlc, actor, at, key_id, meta, hash, chain, signature, effective_hlc, refused, body,
+  purged_by::text
 FROM syncd.pull(%s::uuid, %s::uuid, %s, %s::uuid, %s, %s, %s)
 
 -- announce --

@@ -26,7 +26,9 @@ CREATE TABLE log (
   batch         TEXT,
   body          BLOB    NOT NULL,
   -- Why the replica keeps only the header of an entry. NULL for all others.
-  refused       TEXT
+  refused       TEXT,
+  -- The entry that says why the body is gone. NULL for all others.
+  purged        TEXT
 );
 
 -- A new checkpoint's entry carries the checkpoint's own id, so `checkpoints` finds it already.
@@ -35,6 +37,14 @@ CREATE UNIQUE INDEX log_by_entry ON log (entry_id)
   WHERE entry_id <> entity_id AND refused IS NULL;
 CREATE INDEX log_refused ON log (entry_id) WHERE refused IS NOT NULL;
 CREATE INDEX log_by_entity ON log (entity_id) WHERE entry_id <> entity_id;
+CREATE INDEX log_purged ON log (purged) WHERE purged IS NOT NULL;
+
+-- Purge entries that account for a body which is gone here, and are not in this log: a backup may be
+-- older than the purge of what it holds.
+CREATE TABLE purges (
+  entry_id TEXT PRIMARY KEY,
+  entry    TEXT NOT NULL
+) WITHOUT ROWID;
 
 -- View: the current version of each checkpoint, `seq` its entry. From `first_seq` on, the columns
 -- are the first version's. A small row: every byte here is written with every checkpoint.

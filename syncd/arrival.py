@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 import orjson
 
 from syncd import clock
-from syncd.entry import CHECKPOINT, CHOICE, CREATE, LINK, TASK, Entry, header_bytes
+from syncd.entry import CHECKPOINT, CHOICE, CREATE, LINK, PURGE, TASK, Entry, header_bytes
 from syncd.errors import DivergedError
 from syncd.exchange import START, Exchange, Head, settle_forks
+from syncd.purges import expect, purge_in, take_effect
 from syncd.replica import Pulled
 from syncd.seal import chain_value, digest, signature_valid
 from syncd.views import Views, first_version
 
-_TEXT, _NUMBER, _MAYBE = (str,), (int,), (int, type(None))
+_TEXT, _NUMBER, _MAYBE, _LIST = (str,), (int,), (int, type(None)), (list,)
 _SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
     CHECKPOINT: {
         "agent": _TEXT, "agent_type": _TEXT, "iteration": _NUMBER, "phase": _TEXT,
@@ -30,6 +31,7 @@ _SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
     TASK: {"status": _TEXT, "budget": _MAYBE, "retention": _TEXT},
     LINK: {"child": _TEXT, "parent": _TEXT},
     CHOICE: {"fork": _TEXT, "resolution": _TEXT},
+    PURGE: {"entries": _LIST, "kind": _TEXT},
 }  # fmt: skip
 
 
@@ -72,7 +74,8 @@ def _broken(row: Pulled, previous: bytes) -> str | None:
     if chain_value(previous, header_bytes(row[2:14]), row.hash) != row.chain:
         return "it does not continue the chain of its device"
     if row.body is None:
-        return "its body is missing"
+        purged = row.purged is not None and row.entity == CHECKPOINT
+        return None if purged else "its body is missing"
     if not row.key_id and digest(row.body) != row.hash:
         return "its body does not match its hash"
     return None
@@ -192,6 +195,7 @@ class _Arrival:
         self._head = exchange.head()
         newest = exchange.store.row("newest")
         self._seq = newest[0] if newest else 0
+        self._all_sent = exchange.sent_to() == self._seq
         self._hlc = max(newest[4] if newest else 0, exchange.store.anchor()[2])
         self._views = Views(exchange.store.connection)
         self._heads: dict[str, Head] = {}
@@ -304,10 +308,20 @@ class _Arrival:
             # Its key is pinned with the first thing it has signed; the first key stays.
             self._exchange.run("add_device", device_id, self._keys[device_id], at)
             self._exchange.run("put_head", *head, device_id)
+        self._purge()
         self._exchange.put_anchor(self._head, self._hlc)
+        if self._all_sent:  # what came from there need not be looked at when sending
+            self._exchange.put_state("push_seq", str(self._seq))
         if self._exchange.run("quarantined", None).fetchone():
             taken = [entry.entry_id for entry in self.entries]
             self._exchange.run("release", orjson.dumps(taken).decode())
+
+    def _purge(self) -> None:
+        """The purges of the page, whose word counts now that the replica has taken it."""
+        connection = self._exchange.store.connection
+        expect(connection, {entry.purged for entry in self.entries if entry.purged is not None})
+        told = [e for e in (*self.entries, *self._seen) if e.entity == PURGE and e.refused is None]
+        take_effect(connection, [purge_in(entry) for entry in told])
 
     def _touch_existing(self) -> None:
         """Checkpoints that are here under the same id, from elsewhere: fold all their versions."""
@@ -341,4 +355,5 @@ def _entry(seq: int, row: Pulled, previous: bytes) -> Entry:
     return Entry(
         seq, *row[2:14], row.hash, previous, row.chain, row.signature, row.effective_hlc,
         row.cloud_seq, row.batch, row.body or b"", row.refused,
+        row.purged if row.body is None and row.refused is None else None,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from syncd import clock, fold
 from syncd.database import translated, unforked
 from syncd.entry import CHECKPOINT, FINALIZE, LINK, TASK, Entry
 from syncd.errors import DatabaseCorruptError
+from syncd.purges import Ledger
 from syncd.seal import GENESIS, flaw, header_intact, signature_valid
 from syncd.sql import SQLITE_VERSION, bring_up_to_date, queries, version_of
 from syncd.store import Store
@@ -78,6 +79,8 @@ def verify_database(connection: sqlite3.Connection, own_keys: dict[str, bytes]) 
         walk = _Walk(keys)
         _read_tolerantly(connection, walk.check)
         problems += walk.problems
+        gone = "its body is gone, and no purge in the log names it"
+        problems += [Problem(*place, gone) for place in walk.ledger.unaccounted(connection)]
         entries, signed = walk.entries, walk.signed
         if not walk.unreadable:
             found = list(_view_problems(connection))
@@ -162,6 +165,7 @@ class _Walk:
         self.ends: dict[str, tuple[int, bytes]] = {}
         self.numbers: dict[tuple[str, str], int] = {}
         self._untold: dict[str, int] = {}
+        self.ledger = Ledger()
 
     def check(self, entry: Entry) -> None:
         self.entries += 1
@@ -192,6 +196,7 @@ class _Walk:
         try:
             meta = orjson.loads(entry.meta)
             place, number = (entry.device_id, meta["task_id"]), meta["task_seq"]
+            self.ledger.meet(entry, meta["task_id"])
         except (ValueError, KeyError, TypeError):
             self.unreadable = True
             yield "its meta cannot be read"

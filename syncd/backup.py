@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,14 +13,25 @@ from typing import NamedTuple
 
 from syncd.audit import verify_database
 from syncd.database import translated, unforked
+from syncd.entry import Entry
 from syncd.errors import (
     BackupRefusedError,
     CheckpointNotFoundError,
     DatabaseCorruptError,
 )
-from syncd.sql import SQLITE_VERSION, migrate_sqlite, queries, version_of
+from syncd.purges import holds, leave_out
+from syncd.sql import (
+    SQLITE_VERSION,
+    bring_up_to_date,
+    exclusive,
+    migrate_sqlite,
+    queries,
+    version_of,
+)
 
 REPLACED, DAMAGED = "replaced", "damaged"
+# Nothing is taken out of the copies while one is being made: it would be missed.
+_LOCK = "backup.lock"
 
 
 class Backup(NamedTuple):
@@ -43,6 +55,13 @@ class Restored(NamedTuple):
 def create(database: Path, folder: Path, keep: int, label: str = "") -> Backup:
     """Copy the database as it is now. The copy is audited: one with damage is kept and named so,
     and never takes the place of an intact one."""
+    with exclusive(folder / _LOCK):
+        path = _copied(database, folder, label)
+        _prune(folder, keep)
+        return _described(path)
+
+
+def _copied(database: Path, folder: Path, label: str) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     draft = folder / f"context-{stamp}.part"
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -64,8 +83,7 @@ def create(database: Path, folder: Path, keep: int, label: str = "") -> Backup:
     finally:
         draft.unlink(missing_ok=True)
     _sync(folder)
-    _prune(folder, keep)
-    return _described(path)
+    return path
 
 
 def available(folder: Path) -> list[Backup]:
@@ -79,10 +97,10 @@ def restore(database: Path, folder: Path, name: str) -> Restored:
     source = _located(folder, name)
     with closing(_open(source, "ro")) as backup:
         entries, device = _checked(backup, source)
-    ours = _device_of(database)
-    if ours and device != ours:
+    ours = _ids_of(database)
+    if ours and device not in ours:
         raise BackupRefusedError(
-            f"{source.name} is from another device ({device}, this one is {ours})",
+            f"{source.name} is from another device ({device}, this one is {' or '.join(ours)})",
             "Restore it in that device's home.",
         )
     incoming = _up_to_date_copy(source, folder)
@@ -94,6 +112,63 @@ def restore(database: Path, folder: Path, name: str) -> Restored:
         raise translated(error) from error
     finally:
         incoming.unlink(missing_ok=True)
+
+
+# --- what was purged ----------------------------------------------------------------------------
+
+
+def purge(folder: Path, purges: Sequence[Entry]) -> list[Path]:
+    """Take out of every copy what was purged since it was made; those that cannot be read are
+    returned. Each is replaced as a whole, or stays as it is."""
+    unread = list(folder.glob("*.damaged*"))
+    with unforked, exclusive(folder / _LOCK):
+        for draft in folder.glob("context-*.part"):  # left by a process that was ended
+            draft.unlink()
+        for path in (*folder.glob("context-*.db"), *folder.glob("incoming-*.part")):
+            try:
+                _purge(path, purges)
+            except (sqlite3.Error, BackupRefusedError):
+                unread.append(path)
+    return unread
+
+
+def _purge(path: Path, purges: Sequence[Entry]) -> None:
+    with closing(_open(path, "ro")) as copy:
+        version = version_of(copy)
+        if version == SQLITE_VERSION and not any(holds(copy, purge) for purge in purges):
+            return
+    if not 0 < version <= SQLITE_VERSION:
+        raise BackupRefusedError(f"{path.name} is not a database that this syncd can read")
+    draft = path.with_name(f"context-{path.name}.part")
+    try:
+        shutil.copyfile(path, draft)
+        draft.chmod(0o600)
+        if _rewritten(draft, purges):
+            shutil.copystat(path, draft)
+            _sync(draft)
+            draft.replace(path)
+            _sync(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _rewritten(draft: Path, purges: Sequence[Entry]) -> bool:
+    """Whether there was anything to take out. The file is written anew: in the unused parts of
+    the old one there may be more."""
+    with closing(_open(draft, "rw")) as copy:
+        copy.execute("PRAGMA journal_mode = MEMORY")
+        if version_of(copy) < SQLITE_VERSION:
+            bring_up_to_date(copy)
+        copy.execute("BEGIN")
+        found = leave_out(copy, purges)
+        copy.execute("COMMIT")
+        if found:
+            copy.execute("VACUUM")
+            copy.execute("PRAGMA journal_mode = DELETE")
+    return found
+
+
+# --- restoring ----------------------------------------------------------------------------------
 
 
 def _up_to_date_copy(source: Path, folder: Path) -> Path:
@@ -179,13 +254,13 @@ def _only_in(replaced: Path, database: Path) -> int:
         return 0
 
 
-def _device_of(path: Path) -> str:
+def _ids_of(path: Path) -> list[str]:
+    """All ids that the device of a database has had; none if it cannot be read."""
     try:
         with closing(_open(path, "ro")) as connection:
-            row = connection.execute(queries()["state"], ("device_id",)).fetchone()
+            return [row[0] for row in connection.execute(queries()["own_ids"])]
     except sqlite3.Error:
-        return ""
-    return row[0] if row else ""
+        return []
 
 
 def _located(folder: Path, name: str) -> Path:

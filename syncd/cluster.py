@@ -126,6 +126,8 @@ def _settings(base: Path, port: int) -> dict[str, str]:
         "unix_socket_directories": str(_socket_folder(base)),
         "unix_socket_permissions": "0700",
         "hba_file": str(base / "pg_hba.conf"),
+        # Each machine keeps one, to be told of news.
+        "max_connections": "300",
         # The text of a failed statement may hold a password.
         "log_min_error_statement": "panic",
         "log_checkpoints": "off",
@@ -248,8 +250,8 @@ def refuse_taken(port: int) -> None:
     if is_taken(port):
         raise EmbeddedError(
             f"port {port} of {HOST} is taken by another program",
-            "Stop that program, or choose a port with `syncd cloud up --port N`; "
-            "logins made before contain the old one.",
+            "Stop that program, or choose a port with `syncd cloud up --port N`; logins made "
+            "before contain the old one: `syncd cloud try` corrects that of this home.",
         )
 
 

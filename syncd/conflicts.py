@@ -15,6 +15,7 @@ from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, UPDATE, Draft, Ent
 from syncd.errors import CheckpointExistsError, CheckpointNotFoundError, FinalizedError, UsageError
 from syncd.fold import FORK, OPEN, Conflict
 from syncd.node import Node, user
+from syncd.seal import header_intact
 from syncd.service import CheckpointService
 from syncd.views import Views
 
@@ -65,7 +66,8 @@ def _side(entry: Entry, body: Any) -> dict[str, Any]:
 def _base(node: Node, conflict: Conflict) -> Entry | None:
     """What both began from, if it is here."""
     bases = orjson.loads(conflict.bases)
-    return node.store.entry(bases[0]) if bases else None
+    base = node.store.entry(bases[0]) if bases else None
+    return base if base and base.body else None
 
 
 def dismiss(node: Node, prefix: str) -> Conflict:
@@ -94,15 +96,25 @@ def _resolve(node: Node, prefix: str, how: str) -> Conflict:
 
 
 def _settle(node: Node, conflict: Conflict, how: str) -> None:
-    winner, loser = (node.store.version(entry) for entry in (conflict.winner, conflict.loser))
+    winner = _header(node, conflict.winner)
     if how == RESTORED and winner.op == FINALIZE:
         raise FinalizedError(f"{winner.entity} {winner.entity_id} is finalized, and stays so")
-    kept = loser if how == RESTORED else winner
+    # Of what is not kept, only the name is needed: its body may have been purged.
+    kept = node.store.version(conflict.loser if how == RESTORED else conflict.winner)
     draft = Draft(
         uuid7(), kept.entity, kept.entity_id, UPDATE, user(),
-        {**_meta(kept), "resolution": how}, kept.body, (winner.entry_id, loser.entry_id),
+        {**_meta(kept), "resolution": how}, kept.body, (conflict.winner, conflict.loser),
     )  # fmt: skip
     node.store.append(draft, node.store.place(draft.meta["task_id"]))
+
+
+def _header(node: Node, entry_id: str) -> Entry:
+    entry = node.store.entry(entry_id)
+    if entry is None:
+        raise CheckpointNotFoundError(f"there is no revision {entry_id!r}")
+    if not header_intact(entry):
+        raise node.store.damaged(f"revision {entry_id}", entry_id, "its header is damaged")
+    return entry
 
 
 def _meta(entry: Entry) -> dict[str, Any]:
@@ -114,7 +126,7 @@ def _meta(entry: Entry) -> dict[str, Any]:
 def _choose(node: Node, conflict: Conflict, how: str) -> None:
     """A branch: say which one goes on. To go on from the other one, its state becomes the task's
     newest checkpoint again."""
-    loser = node.store.version(conflict.loser)
+    loser = _header(node, conflict.loser)
     task_id = orjson.loads(loser.meta)["task_id"]
     meta = {"task_id": task_id, "fork": orjson.loads(conflict.bases)[0], "resolution": how}
     draft = Draft(uuid7(), CHOICE, conflict.entity_id, CREATE, user(), meta, b"{}")
@@ -166,7 +178,7 @@ def retry(node: Node, prefix: str) -> str:
     entry_id = _quarantined_id(node, prefix)
     with node.store.transaction():
         entry = node.store.entry(entry_id)
-        if entry is not None and entry.body:
+        if entry is not None and (entry.body or entry.purged):
             _write_again(node, entry)
         else:
             _fetch_again(node, entry_id)

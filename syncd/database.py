@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Database:
         self._lock = threading.RLock()
         self._depth = 0
         self._frozen = False
+        self.inode = 0
         self._connection: sqlite3.Connection = None  # type: ignore[assignment]
         with unforked:
             _OPEN.add(self)
@@ -102,6 +103,8 @@ class Database:
             raise translated(error) from error
 
     def _open(self, how: str) -> sqlite3.Connection:
+        with suppress(OSError):  # opening it says what is wrong
+            self.inode = self.path.stat().st_ino
         connection = sqlite3.connect(
             f"{self.path.resolve().as_uri()}?{how}",
             uri=True,

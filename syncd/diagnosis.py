@@ -4,7 +4,6 @@ this installation sound?"""
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import stat
 import sys
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from syncd import disk
 from syncd.entry import CHECKPOINT, Entry
 from syncd.errors import (
     CheckpointNotFoundError,
@@ -27,7 +27,6 @@ from syncd.sql import SQLITE_VERSION, version_of
 from syncd.store import VIEW_COLUMNS
 
 _REVISION = VIEW_COLUMNS + Entry._fields.index("entry_id")
-LOW_DISK_BYTES = 200 * 1024 * 1024
 _NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs"}
 
 
@@ -42,7 +41,11 @@ def explain(node: Node, prefix: str) -> dict[str, Any]:
         entry = _entry(node, prefix)
         current = node.store.row("checkpoint", (entry.entity_id,)) if entry else None
         if entry and current is None:
-            return {"id": entry.entity_id, "entity": entry.entity, "versions": [_version(entry)]}
+            return {
+                "id": entry.entity_id,
+                "entity": entry.entity,
+                "versions": [_version(node, entry)],
+            }
     if current is None:
         raise CheckpointNotFoundError(f"there is no checkpoint or revision {prefix!r}")
     lost = {c[6]: c for c in node.store.rows("conflicts_of", (current[0],))}
@@ -80,10 +83,10 @@ def _lineage(node: Node, current: tuple[Any, ...]) -> Iterator[dict[str, Any]]:
         if (found := node.store.entry(version[1])) is not None:
             entries[found.entry_id] = found
     for entry in sorted(entries.values(), key=lambda e: (e.effective_hlc, e.seq), reverse=True):
-        yield _version(entry)
+        yield _version(node, entry)
 
 
-def _version(entry: Entry) -> dict[str, Any]:
+def _version(node: Node, entry: Entry) -> dict[str, Any]:
     return {
         "revision": entry.entry_id,
         "op": entry.op,
@@ -98,6 +101,7 @@ def _version(entry: Entry) -> dict[str, Any]:
         "signed": entry.signature is not None,
         "bytes": len(entry.body),
         "problem": _problem(entry),
+        "purged": node.store.purge_of(entry),
         "cloud_seq": entry.cloud_seq,
         "verdict": _verdict(entry),
     }
@@ -176,7 +180,7 @@ def stats(node: Node) -> dict[str, Any]:
             "database": _size(node.database),
             "wal": _size(node.database.with_name("context.db-wal")),
             "backups": sum(_size(path) for path in (node.home / "backups").glob("*")),
-            "free": shutil.disk_usage(node.home).free,
+            "free": disk.free(node.home),
         },
         "largest_tasks": [
             {"id": task, "checkpoints": count, "tokens": tokens} for task, count, tokens in sizes
@@ -257,11 +261,9 @@ def _file_system_of(path: Path) -> str:
 
 
 def _disk(node: Node) -> Check:
-    free = shutil.disk_usage(node.home).free
-    text = f"{free // (1024 * 1024):,} MB free"
-    if free < LOW_DISK_BYTES:
-        return Check("", "attention", text, "Free some space; writes fail when the disk is full.")
-    return Check("", "ok", text)
+    if problem := disk.problem(node):
+        return Check("", "attention", problem, "Make room; writes fail when the disk is full.")
+    return Check("", "ok", f"{disk.free(node.home) // 1_000_000:,} MB free")
 
 
 def _settings(node: Node) -> Check:

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ class Server(NamedTuple):
 
 def up(folder: Path | None = None, version: str | None = None, port: int = 0) -> Server:
     """Make sure that the server runs; the first time, create it."""
-    folder = _folder(folder)
+    folder = location(folder)
     with _locked(folder):
         if not (folder / "cluster").exists():
             _create(folder, version or DEFAULT_VERSION, port or cluster.free_port())
@@ -61,7 +62,7 @@ def up(folder: Path | None = None, version: str | None = None, port: int = 0) ->
 
 def down(folder: Path | None = None) -> bool:
     """Stop the server; False if it did not run."""
-    folder = _folder(folder)
+    folder = location(folder)
     if not (folder / "cluster").exists():
         return False
     with _locked(folder):
@@ -69,15 +70,26 @@ def down(folder: Path | None = None) -> bool:
 
 
 def status(folder: Path | None = None) -> Server | None:
-    folder = _folder(folder)
+    folder = location(folder)
     return _server(folder) if (folder / "cluster").exists() else None
 
 
-def _folder(named: Path | None) -> Path:
+def location(named: Path | None = None) -> Path:
+    """The folder of the server and all that belongs to it."""
     given = named or os.environ.get("SYNCD_CLOUD_FOLDER")
     if given:
         return Path(given).expanduser().absolute()
     return config.default_home().with_name("syncd-postgres")
+
+
+def remove(folder: Path) -> None:
+    """Stop the server and leave nothing of it. Nobody must be using the folder any more."""
+    found = [path for path in (folder / "cluster", *folder.glob("building-*")) if path.exists()]
+    for base in found:
+        cluster.stop(base.resolve(), signal.SIGQUIT)
+        shutil.rmtree((base / "run").resolve(), ignore_errors=True)
+        _discard(base)
+    _discard(folder)
 
 
 def _server(folder: Path) -> Server:
@@ -101,7 +113,14 @@ def _base(folder: Path) -> Path:
 
 
 def _read(base: Path) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads((base / "server.json").read_text("utf-8"))
+    file = base / "server.json"
+    try:
+        made: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise EmbeddedError(
+            f"{file} cannot be read: {error}",
+            f"Bring it back from a backup; if nothing in it is needed, move {base} elsewhere.",
+        ) from None
     return made
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-CHECKPOINT, TASK, LINK, CHOICE = "checkpoint", "task", "link", "choice"
+CHECKPOINT, TASK, LINK, CHOICE, PURGE = "checkpoint", "task", "link", "choice", "purge"
 CREATE, UPDATE, FINALIZE = "create", "update", "finalize"
 
 # The order is part of the format: it is the order in which the header is chained.
@@ -57,6 +57,7 @@ class Entry(NamedTuple):
     batch: str | None
     body: bytes
     refused: str | None = None
+    purged: str | None = None
 
     def header(self) -> bytes:
         return header_bytes(self[1:13])

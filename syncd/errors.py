@@ -94,6 +94,28 @@ class CheckpointExistsError(CheckpointError):
     remedy = "Use `syncd checkpoint update` to change it, or leave the id out to get a new one."
 
 
+class PurgedError(CheckpointError):
+    """The body is gone on purpose, by an entry that says so."""
+
+    code = "purged"
+    exit_code = 4
+    remedy = (
+        "Its header, hash and place in the chain remain: `syncd explain ID` tells them. "
+        "`syncd checkpoint latest --fallback` goes back to the newest one that has its body."
+    )
+
+    def __init__(self, message: str, *, entry_id: str, problem: str) -> None:
+        super().__init__(message)
+        self.entry_id = entry_id
+        self.problem = problem
+
+
+class LegalHoldError(CheckpointError):
+    code = "legal_hold"
+    exit_code = 7
+    remedy = "Whoever set the hold can lift it: `syncd task set TASK --retention default`."
+
+
 class HandoffError(CheckpointError):
     code = "handoff"
 
@@ -240,3 +262,32 @@ class DivergedError(ReplicaError):
     """Both sides remember different histories; the engine finds where they part."""
 
     code = "diverged"
+
+
+class DaemonRunningError(SyncdError):
+    code = "daemon_running"
+    exit_code = 7
+    remedy = "`syncd status` shows what it does, `syncd stop` ends it."
+
+
+class DaemonError(SyncdError):
+    """The daemon cannot do its work here."""
+
+    code = "daemon"
+
+
+class ServiceError(SyncdError):
+    """The system's manager of services is not there, or said no."""
+
+    code = "service"
+    remedy = "`syncd service status` and `syncd logs` show more; `syncd start` needs no service."
+
+
+class DemoError(SyncdError):
+    """The story could not be played to its end."""
+
+    code = "demo"
+    remedy = (
+        "Nothing of yours was touched, and what the demo had made is removed. `syncd doctor` "
+        "checks this installation."
+    )

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from syncd import clock
-from syncd.entry import CHECKPOINT, CREATE, Entry
+from syncd.entry import CHECKPOINT, CREATE, PURGE, Entry
+from syncd.purges import purge_in, take_effect
 from syncd.replica import Verdict
 from syncd.seal import GENESIS
 from syncd.store import Store
@@ -18,6 +19,7 @@ from syncd.views import Views
 CAPPED = "capped"
 BATCH_ROWS = 1_000
 BATCH_BYTES = 4_000_000
+_PURGE_WEIGHT = 30
 
 
 class Head(NamedTuple):
@@ -56,10 +58,7 @@ class Exchange:
 
     def head(self) -> Head:
         """The newest entry of this device."""
-        newest = self.store.row("newest")
-        if newest is None or newest[1] != self.device_id:
-            return Head(*self.store.anchor()[:2])
-        return Head(newest[2], newest[3])
+        return Head(*self.store.own_head())
 
     def acknowledged(self) -> Head:
         """The newest entry of this device that the replica has said it has."""
@@ -125,6 +124,12 @@ class Exchange:
         row = self.store.row("pending_count", (self.sent_to(), _json(self.own_ids())))
         return row[0] if row else 0
 
+    def note(self, pushed: int, pulled: int, error: str = "") -> None:
+        """Keep what came of an attempt, for `explain` and `status`."""
+        with self.store.transaction():
+            self.run("add_attempt", clock.iso(clock.wall_ms()), pushed, pulled, error)
+            self.run("trim_attempts")
+
     def refused(self) -> list[str]:
         """Entries of this device of which the replica has only the header, and nobody has decided
         what becomes of them."""
@@ -152,7 +157,10 @@ class Exchange:
                     views.date(orjson.loads(entry.meta)["task_id"], verdict.effective_hlc)
                     views.settle(entry.entity, entry.entity_id)
             pairs = zip(entries, verdicts, strict=True)
-            settle_forks(views, (entry for entry, verdict in pairs if verdict.reason is None))
+            taken = [entry for entry, verdict in pairs if verdict.reason is None]
+            settle_forks(views, taken)
+            purges = [purge_in(entry) for entry in taken if entry.entity == PURGE]
+            take_effect(self.store.connection, purges)
             self._slow_down(entries, verdicts)
             last = entries[-1]
             self.put_state("push_seq", str(last.seq))
@@ -203,7 +211,7 @@ def _batch(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
     size = 0
     for row in rows:
         entry = Entry(*row)
-        size += len(entry.body) if isinstance(entry.body, bytes) else 0
+        size += _weight(entry)
         if batch and (
             len(batch) == BATCH_ROWS
             or size > BATCH_BYTES
@@ -213,6 +221,13 @@ def _batch(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
             break
         batch.append(entry)
     return batch
+
+
+def _weight(entry: Entry) -> int:
+    """Its bytes. What a purge names costs the replica as much as new entries of usual size."""
+    if entry.entity == PURGE:
+        return _PURGE_WEIGHT * len(entry.meta)
+    return len(entry.body) if isinstance(entry.body, bytes) else 0
 
 
 def _json(values: Iterable[str]) -> str:

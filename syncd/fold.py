@@ -14,7 +14,7 @@ import orjson
 from syncd.entry import CREATE, FINALIZE, Version, heads, winner
 
 VERSION, FORK = "version", "fork"
-OPEN, IDENTICAL, MERGED = "open", "identical", "merged"
+OPEN, IDENTICAL, MERGED, PURGED = "open", "identical", "merged", "purged"
 
 
 class VersionRow(NamedTuple):
@@ -32,6 +32,7 @@ class VersionRow(NamedTuple):
     hash: str
     effective_hlc: int
     at_replica: int
+    purged: int
     meta: dict[str, Any]
 
 
@@ -114,8 +115,11 @@ def version_conflicts(rows: list[VersionRow]) -> list[Conflict]:
     ]
     for head in at_top:
         if head.entry_id not in closed and head.entry_id != best.entry_id:
-            state = IDENTICAL if head.hash == best.hash else OPEN
-            found.append(_conflict(by_id[head.entry_id], by_id[best.entry_id], state))
+            lost = by_id[head.entry_id]
+            # There is nothing left to decide about content that is gone.
+            state = PURGED if lost.purged else OPEN
+            state = IDENTICAL if head.hash == best.hash else state
+            found.append(_conflict(lost, by_id[best.entry_id], state))
     return found
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,13 +102,31 @@ class Node:
 
     @contextmanager
     def syncing(self, progress: Progress | None = None) -> Iterator[Engine]:
-        """The exchange with the replica. One at a time: others wait for their turn."""
+        """The exchange with the replica, once."""
+        with closing(self.replica()) as replica, self.exchanging():
+            yield self.engine(replica, progress)
+
+    def engine(self, replica: Replica, progress: Progress | None = None) -> Engine:
         from syncd.exchange import Exchange
         from syncd.sync import Engine, silent
 
-        replica, exchange = self.replica(), Exchange(self.store, self.key.public())
-        with exclusive(self.home / "run" / "sync.lock"), closing(replica):
-            yield Engine(exchange, replica, self.key, progress or silent)
+        exchange = Exchange(self.store, self.key.public())
+        return Engine(exchange, replica, self.key, progress or silent)
+
+    def exchanging(self) -> AbstractContextManager[None]:
+        """One exchange at a time: others wait for their turn."""
+        return exclusive(self.home / "run" / "sync.lock")
+
+    def replaced(self) -> bool:
+        """Whether the database that is open is no longer the file of that name."""
+        try:
+            return self._store is not None and self.database.stat().st_ino != self._store.inode
+        except OSError:
+            return False  # there is no other one yet
+
+    def reload(self) -> None:
+        """Read the settings again; those that are in force stay if the new ones are no good."""
+        self._settings = config.load(self.home / "config.toml")
 
     @property
     def database(self) -> Path:
@@ -216,6 +233,8 @@ class Node:
 
 def user() -> str:
     """Who is at the keyboard; some containers have no name for their user."""
+    import getpass
+
     try:
         return getpass.getuser()
     except (OSError, KeyError):

@@ -18,7 +18,7 @@ _NAMED = re.compile(r"^-- (\w+) --\n(?:-- [^\n]+\n)+(.+?)(?=\n\n-- |\Z)", re.M |
 
 
 def shipped(folder: str) -> Path:
-    """`schema` or `migrations`: inside the installed package, or beside it in a checkout."""
+    """`schema`, `migrations`, `systemd`: inside the installed package, beside it in a checkout."""
     package = Path(__file__).parent
     inside = package / folder
     return inside if inside.is_dir() else package.parent / folder

@@ -20,11 +20,13 @@ from syncd.errors import (
     CheckpointNotFoundError,
     DiskFullError,
     FinalizedError,
+    PurgedError,
     ReadOnlyError,
     StaleBaseError,
     StoreBusyError,
     ViewDamagedError,
 )
+from syncd.purges import recalled
 from syncd.seal import GENESIS, SigningKey, chain_value, digest, flaw, header_intact
 from syncd.views import CheckpointRow, Views, checkpoint_columns
 
@@ -49,15 +51,16 @@ class Place(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A checkpoint as read: verified, its body still bytes."""
+    """A checkpoint as read: verified, its body still bytes. `purge` tells why there is none."""
 
     row: CheckpointRow
     entry: Entry
     linked_parent: str = ""
+    purge: dict[str, Any] | None = None
 
     def document(self) -> dict[str, Any]:
         """The body as a document, with its proof and what the reader should know."""
-        document = opened(self.entry)
+        document = opened(self.entry) if self.purge is None else self._remains()
         signature = self.entry.signature
         document["compliance"]["hash"] = self.entry.hash
         document["compliance"]["signature"] = signature.hex() if signature else ""
@@ -65,8 +68,26 @@ class Record(NamedTuple):
             document["recorded_parent"] = document["recovery"]["last_successful_state"]
             document["recovery"]["last_successful_state"] = self.linked_parent
         document["revision"] = self.entry.entry_id
-        document["verified"] = True
+        document["verified"] = self.purge is None
         return document
+
+    def _remains(self) -> dict[str, Any]:
+        """What the header tells of a checkpoint whose body was purged."""
+        row = self.row
+        return {
+            "version": "1.0",
+            "metadata": {
+                "checkpoint_id": row.id, "task_id": row.task_id, "agent_id": row.agent_id,
+                "agent_type": row.agent_type, "iteration": row.iteration,
+                "timestamp": row.created_at,
+            },
+            "execution_state": {"phase": row.phase, "status": row.status, "completed_items": [],
+                                "pending_items": []},
+            "metrics": {"tokens_consumed": row.tokens},
+            "recovery": {"last_successful_state": row.parent_id},
+            "compliance": {},
+            "purged": self.purge,
+        }  # fmt: skip
 
 
 class Skipped(NamedTuple):
@@ -108,6 +129,13 @@ class Store(Database):
             return 0, GENESIS, 0
         number, chain, hlc = orjson.loads(kept[0])
         return number, bytes.fromhex(chain), hlc
+
+    def own_head(self) -> tuple[int, bytes]:
+        """Number and chain value of this device's newest entry."""
+        newest = self.row("newest")
+        if newest is None or newest[1] != self.device_id:
+            return self.anchor()[:2]
+        return newest[2], newest[3]
 
     def append(self, draft: Draft, place: Place, key: SigningKey | None = None) -> Entry:
         """Chain, store and project one entry, inside a transaction; with a key, sign it."""
@@ -203,7 +231,7 @@ class Store(Database):
         records = []
         for row in rows:
             try:
-                records.append(self.verified(row))
+                records.append(self._examined(row))
             except CheckpointCorruptionError as error:
                 if skipped is None:
                     raise
@@ -221,7 +249,7 @@ class Store(Database):
                 return None
             try:
                 return self.verified(row)
-            except CheckpointCorruptionError as error:
+            except (CheckpointCorruptionError, PurgedError) as error:
                 skipped.append(Skipped(record_id, error.entry_id, error.problem))
                 record_id = self._parent_of_damaged(row)
         return None
@@ -241,6 +269,13 @@ class Store(Database):
 
     def verified(self, row: tuple[Any, ...]) -> Record:
         """Check a joined row: body against hash, header against chain, view against both."""
+        record = self._examined(row)
+        if record.purge is not None:
+            raise _gone(f"checkpoint {record.row.id}", record.entry, record.purge)
+        return record
+
+    def _examined(self, row: tuple[Any, ...]) -> Record:
+        """The same, where what is left of a purged one will do."""
         view = CheckpointRow(*row[:VIEW_COLUMNS])
         entry = Entry(*row[VIEW_COLUMNS:_ENTRY_END])
         subject, entry_id = f"checkpoint {view.id}", entry.entry_id or f"seq {view.seq}"
@@ -248,7 +283,7 @@ class Store(Database):
             raise self.damaged(subject, entry_id, problem)
         if problem := _view_flaw(view, entry):
             raise self.damaged(subject, entry_id, problem, ViewDamagedError)
-        return Record(view, entry, row[_ENTRY_END] or "")
+        return Record(view, entry, row[_ENTRY_END] or "", self.purge_of(entry))
 
     def damaged(
         self,
@@ -274,7 +309,24 @@ class Store(Database):
             raise CheckpointNotFoundError(f"there is no revision {entry_id!r}")
         if problem := flaw(entry):
             raise self.damaged(f"{entry.entity} {entry.entity_id}", entry_id, problem)
+        if (purge := self.purge_of(entry)) is not None:
+            raise _gone(f"revision {entry_id} of {entry.entity} {entry.entity_id}", entry, purge)
         return entry
+
+    def purge_of(self, entry: Entry) -> dict[str, Any] | None:
+        """When, why and by which entry a body was purged; None if it was not."""
+        if entry.purged is None:
+            return None
+        purge = self.entry(entry.purged) or self._evidence(entry.purged)
+        if purge is None:
+            return {"by": entry.purged, "at": "", "kind": "", "actor": "", "reason": ""}
+        body = orjson.loads(purge.body) if purge.body else {}
+        return {"by": purge.entry_id, "at": purge.at, "kind": orjson.loads(purge.meta)["kind"],
+                "actor": purge.actor, "reason": body.get("reason", "")}  # fmt: skip
+
+    def _evidence(self, purge_id: str) -> Entry | None:
+        row = self.row("purge_evidence", (purge_id,))
+        return recalled(row[0]) if row else None
 
     def entry(self, entry_id: str) -> Entry | None:
         row = self.row("entry", (entry_id,))
@@ -288,6 +340,17 @@ class Store(Database):
 def opened(entry: Entry) -> dict[str, Any]:
     document: dict[str, Any] = orjson.loads(entry.body)
     return document
+
+
+def _gone(subject: str, entry: Entry, purge: dict[str, Any]) -> PurgedError:
+    what = {"erase": "erased", "retention": "purged as its retention says"}
+    problem = f"its body was {what.get(purge['kind'], 'purged')}"
+    if purge["at"]:
+        problem += f" on {purge['at']} by {purge['actor']}"
+    if purge["reason"]:
+        problem += f" ({purge['reason']})"
+    problem += f", entry {purge['by']}"
+    return PurgedError(f"{subject}: {problem}", entry_id=entry.entry_id, problem=problem)
 
 
 def _view_flaw(view: CheckpointRow, entry: Entry) -> str | None:

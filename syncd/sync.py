@@ -69,6 +69,7 @@ class Engine:
         self.standing: Standing | None = None
         self._version: tuple[Any, ...] | None = None
         self._own_too = False
+        self.announce_in = 0.0
 
     # --- the whole ----------------------------------------------------------------------------
 
@@ -79,28 +80,25 @@ class Engine:
             for _ in range(_ROUNDS):
                 try:
                     self.meet()
-                    pushed += self.push() if push and self._may_write() else 0
+                    pushed += self.push() if push and self.may_write() else 0
                     pulled += self.pull() if pull else 0
                     break
                 except DivergedError:
                     continue
             else:
                 raise DivergedError("both sides remember different histories of this device")
-            self._report()
+            self.report()
+            if self.announce_in:
+                time.sleep(self.announce_in)
+                self.announce()
         except SyncdError as error:
-            self._note(pushed, pulled, error.message)
+            self.exchange.note(pushed, pulled, error.message)
             raise
-        self._note(pushed, pulled, "")
+        self.exchange.note(pushed, pulled, "")
         conflicts, quarantined = self.exchange.store.row("counts_open") or (0, 0)
         return Outcome(pushed, pulled, conflicts, quarantined, self.exchange.pending_count())
 
-    def _note(self, pushed: int, pulled: int, error: str) -> None:
-        exchange = self.exchange
-        with exchange.store.transaction():
-            exchange.run("add_attempt", clock.iso(clock.wall_ms()), pushed, pulled, error)
-            exchange.run("trim_attempts")
-
-    def _report(self) -> None:
+    def report(self) -> None:
         cursor, _ = self.exchange.cursor()
         self.replica.report(self.exchange.device_id, cursor, self.exchange.pending_count())
 
@@ -112,6 +110,7 @@ class Engine:
         self._belong()
         with self.exchange.store.transaction():
             self.exchange.put_state("skew_ms", str(skew))
+            self.exchange.put_state("cloud_seq", str(standing.cloud_seq))
         if reconcile(self.exchange, self.replica, standing, self._key):
             standing = self._hello()
         self._remind()
@@ -133,7 +132,7 @@ class Engine:
                 rows = self.exchange.store.rows("seqs_after", (device_id, standing.device_seq))
                 self.exchange.offer_again(seq for (seq,) in rows)
 
-    def _may_write(self) -> bool:
+    def may_write(self) -> bool:
         """What an auditor writes stays on this machine; he fetches all the same."""
         return self.replica.membership.kind != "auditor"
 
@@ -191,8 +190,13 @@ class Engine:
         sent += self._mark(before)
         self._progress("push", sent, max(waiting, sent))
         if sent:
-            self.replica.announce()
+            self.announce()
         return sent
+
+    def announce(self) -> None:
+        """Tell others of what was sent. `announce_in` says when to do it again, if they were told
+        too short a time before."""
+        self.announce_in = self.replica.announce()
 
     def _mark(self, answered: tuple[list[Entry], list[Verdict]] | None) -> int:
         if answered is None:
@@ -319,7 +323,7 @@ def _bare(entry: Entry) -> Entry:
     ]
     hlc = entry.hlc if type(entry.hlc) is int else 0
     header = (name, *entry[2:4], *texts[:4], hlc, *texts[4:])
-    return Entry._make((entry.seq, *header, *entry[14:17], hlc, None, None, b"", None))
+    return Entry._make((entry.seq, *header, *entry[14:17], hlc, None, None, b"", None, None))
 
 
 def _is_uuid(value: object) -> bool:

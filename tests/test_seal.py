@@ -84,7 +84,7 @@ CHANGES: dict[str, Any] = {
 }
 # Where an entry lies and who has it: given by each node, so no part of what is sealed. The
 # signature is checked with a key, by `signature_valid`.
-PLACE = {"seq", "effective_hlc", "cloud_seq", "batch", "signature", "refused"}
+PLACE = {"seq", "effective_hlc", "cloud_seq", "batch", "signature", "refused", "purged"}
 
 
 def test_every_field_is_sealed_or_known_to_be_the_nodes_own() -> None:

@@ -516,6 +516,23 @@ def writers(home: Path, processes: int, threads: int, pause: float) -> Iterator[
         process.stdout.close()
 
 
+def test_what_came_from_the_replica_is_not_looked_at_again_when_sending(crew: Team) -> None:
+    one, two = crew.device(), crew.device()
+    write(two, 3)
+    two.sync()
+    one.sync()
+    assert [(one.exchange.sent_to(),)] == one.rows("SELECT max(seq) FROM log")
+    write(one, 1)
+    write(two, 2)
+    two.sync()
+    one.sync(push=False)
+    assert one.exchange.pending_count() == 1
+    one.sync()
+    assert one.exchange.pending_count() == 0
+    two.sync()
+    assert_alike(one, two)
+
+
 def test_those_who_write_during_pulls_keep_their_numbers_and_their_chain(crew: Team) -> None:
     one, two = crew.device(), crew.device()
     with writers(one.home, 2, 2, 0.005) as told:

@@ -81,6 +81,7 @@ def _victim(cloud: Cloud) -> Person:
                                          TASK, agent=AGENT))  # fmt: skip
     for number in range(20):
         victim.push(victim.writer.create(f"{TASK}-{number % 3}", {"text": BODY}))
+    victim.push(victim.writer.purge([str(uuid.uuid4())], TASK))  # not here, and awaited
     victim.plain.execute(f"SELECT '{BODY}'".encode())
     return victim
 
@@ -485,7 +486,7 @@ CALLS = {
     "ARRAY[gen_random_uuid()], ARRAY['checkpoint'], ARRAY['x'], ARRAY['create'], ARRAY['[]'], "
     "ARRAY[1::bigint], ARRAY['me'], ARRAY['now'], ARRAY[''], ARRAY['{{}}'], ARRAY['x'], "
     "ARRAY['\\x00'::bytea], ARRAY[NULL::bytea], ARRAY[1::bigint], ARRAY['{{}}'::bytea], "
-    "ARRAY[NULL::text])",
+    "ARRAY[NULL::text], ARRAY[NULL::uuid])",
     "pull": "SELECT syncd.pull({organization}, {device}, 0, NULL, 0, 1000, 1000000)",
     "common": "SELECT syncd.common({organization}, ARRAY[1::bigint], ARRAY[{device}])",
     "chains": "SELECT syncd.chains({organization}, {device}, ARRAY[1::bigint])",
@@ -687,7 +688,7 @@ COLUMNS = (
 )  # fmt: skip
 TYPES = {
     "entry_id": "uuid", "hlc": "int8", "chain": "bytea", "signature": "bytea",
-    "effective_hlc": "int8", "body": "bytea",
+    "effective_hlc": "int8", "body": "bytea", "purged": "uuid",
 }  # fmt: skip
 
 
@@ -698,7 +699,7 @@ def pushed(person: Person, *entries: Entry, **forged: Any) -> list[tuple[Any, ..
         "organization": person.organization_id, "device": first.device_id,
         "first_seq": first.device_seq, "previous": first.previous,
         **{name: [getattr(entry, name) for entry in entries] for name in COLUMNS},
-        "given_up": [None] * len(entries), **forged,
+        "given_up": [None] * len(entries), "purged": [None] * len(entries), **forged,
     }  # fmt: skip
     places = ", ".join(_place(name, value) for name, value in values.items())
     given = [value for value in values.values() if not isinstance(value, Raw)]
@@ -829,6 +830,69 @@ def test_a_missing_body_keeps_an_entry_out(forger: Person) -> None:
 # --- batches beyond the limits ------------------------------------------------------------------
 
 
+def test_a_body_that_is_said_to_be_purged_is_left_out_of_checkpoints_only(
+    forger: Person,
+) -> None:
+    claim, writer = [str(uuid.uuid4())], forger.writer
+    (verdict,) = pushed(forger, writer.create(), body=[None], purged=claim)
+    assert verdict[1] == "accepted"
+    (verdict,) = pushed(forger, writer.describe_task("t"), body=[None], purged=claim)
+    assert verdict[1::4] == ("refused", "it has no body")
+    (verdict,) = pushed(forger, writer.create(), purged=claim)
+    assert verdict[1] == "accepted"
+    text = "SELECT body IS NULL, purged_by::text FROM syncd.log WHERE device_id = %s"
+    found = forger.plain.execute(
+        (text + " ORDER BY device_seq DESC LIMIT 3").encode(), [writer.device_id]
+    ).fetchall()
+    assert found == [(False, None), (True, None), (True, claim[0])]
+
+
+def test_a_purge_takes_nothing_of_another_organization_nor_of_a_task_on_hold(
+    world: World, forger: Person
+) -> None:
+    writer = forger.writer
+    hers = world.cloud.sql(
+        "SELECT entry_id::text FROM syncd.log WHERE organization_id = %s AND body IS NOT NULL",
+        world.victim.organization_id,
+    )
+    names = [entry_id for (entry_id,) in hers]
+    (verdict,) = pushed(forger, writer.purge(names, TASK))  # `_untouched` looks at her bodies
+    assert verdict[1] == "accepted"
+    held, other = writer.create("held", {"kept": 1}), writer.create("other", {"kept": 2})
+    hold = writer.describe_task("held", retention="legal_hold")
+    pushed(forger, held, other, hold)
+    text = b"SELECT count(*) FROM syncd.log WHERE entry_id = ANY (%s) AND body IS NOT NULL"
+    kept = [[held.entry_id, other.entry_id]]
+    # A purge names entries of its own task; said to be of another, it has no effect on them.
+    for task, said in (("held", "its task is on legal hold"), ("unknown", None)):
+        for names in ([held.entry_id], [other.entry_id, held.entry_id]):
+            (verdict,) = pushed(forger, writer.purge(names, task))
+            assert verdict[5] == said
+            assert forger.plain.execute(text, kept).fetchall() == [(2,)]
+    data = b"SELECT checkpoint_data FROM syncd.checkpoints WHERE id = %s"
+    assert forger.plain.execute(data, [held.entity_id]).fetchone() == ({"kept": 1},)
+    (verdict,) = pushed(forger, writer.purge([other.entry_id, held.entry_id], "other"))
+    assert verdict[1] == "accepted"
+    assert forger.plain.execute(text, kept).fetchall() == [(1,)]
+    assert forger.plain.execute(data, [other.entity_id]).fetchone() == (None,)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"entries": []}, {"entries": ["x"]}, {"entries": "x"}, {"entries": [None]}, {}, {"kind": 1},
+        {"entries": [str(uuid.uuid4()) for _ in range(1_001)]},
+    ],
+    ids=["none", "no id", "no list", "null", "nothing", "kind", "too many"],
+)  # fmt: skip
+def test_a_purge_that_names_nothing_it_could_take_is_refused(
+    forger: Person, meta: dict[str, Any]
+) -> None:
+    told = {"kind": "erase", **meta} if meta else {}
+    (verdict,) = pushed(forger, forger.writer.purge([], "task", **told))
+    assert verdict[1] == "refused"
+
+
 def test_a_batch_of_more_than_a_thousand_is_refused(forger: Person) -> None:
     entries = [forger.writer.create() for _ in range(1001)]
     assert refusal(forger, *entries) == "SY004"
@@ -910,7 +974,7 @@ def test_listening_tells_nothing_of_others_and_ours_says_nothing_but_news(world:
 
 def _announced(person: Person) -> bool:
     row = person.plain.execute("SELECT syncd.announce(%s)", [person.organization_id]).fetchone()
-    return bool(row and row[0])
+    return bool(row and row[0] == 0)
 
 
 # --- machines -----------------------------------------------------------------------------------

@@ -92,7 +92,8 @@ CREATE TABLE syncd.devices (
   PRIMARY KEY (organization_id, device_id)
 );
 
--- The log, as the devices wrote it. A refused entry keeps its header and says why.
+-- The log, as the devices wrote it. A refused entry keeps its header and says why; one whose body
+-- was taken away names the entry that did.
 CREATE TABLE syncd.log (
   organization_id uuid        NOT NULL,
   cloud_seq       bigint      NOT NULL,
@@ -116,6 +117,7 @@ CREATE TABLE syncd.log (
   received_at     timestamptz NOT NULL,
   refused         text,
   body            bytea,
+  purged_by       uuid,
   PRIMARY KEY (organization_id, cloud_seq)
 ) WITH (toast_tuple_target = 8160);
 CREATE UNIQUE INDEX log_by_device ON syncd.log (organization_id, device_id, device_seq);
@@ -123,6 +125,16 @@ CREATE UNIQUE INDEX log_by_entry ON syncd.log (organization_id, entry_id) WHERE 
 -- A generated checkpoint's first entry carries the checkpoint's id: log_by_entry finds that one.
 CREATE INDEX log_by_entity ON syncd.log (organization_id, entity, entity_id)
   WHERE entity_id <> entry_id::text AND refused IS NULL;
+
+-- What purges name and the log does not have: after a restore, a purge may come back before the
+-- entry of another device that it names. Empty as a rule.
+CREATE TABLE syncd.awaited (
+  organization_id uuid        NOT NULL,
+  entry_id        uuid        NOT NULL,
+  purge_id        uuid        NOT NULL,
+  task_id         text        NOT NULL,
+  PRIMARY KEY (organization_id, entry_id, purge_id)
+);
 
 CREATE TABLE syncd.tasks (
   organization_id uuid        NOT NULL,
@@ -193,8 +205,8 @@ DECLARE
   relation text;
   sampled text;
 BEGIN
-  FOREACH relation IN ARRAY ARRAY['organizations', 'members', 'logins', 'devices', 'log', 'tasks',
-                                  'checkpoints', 'conflicts'] LOOP
+  FOREACH relation IN ARRAY ARRAY['organizations', 'members', 'logins', 'devices', 'log', 'awaited',
+                                  'tasks', 'checkpoints', 'conflicts'] LOOP
     EXECUTE format('ALTER TABLE syncd.%I ENABLE ROW LEVEL SECURITY', relation);
     EXECUTE format('ALTER TABLE syncd.%I FORCE ROW LEVEL SECURITY', relation);
     EXECUTE format('CREATE POLICY own ON syncd.%I FOR SELECT
@@ -281,6 +293,12 @@ LANGUAGE sql IMMUTABLE AS $$
   END
 $$;
 
+-- The entries that a purge names. Fails if they are no ids.
+CREATE FUNCTION syncd.named(meta jsonb) RETURNS uuid[]
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT ARRAY(SELECT n::uuid FROM pg_catalog.jsonb_array_elements_text(meta -> 'entries') AS n)
+$$;
+
 -- What keeps an entry out of the views, or NULL. Asked of every entry, because each may become the
 -- current one when another arrives; by then nobody could refuse it. Ids go into indexes, which
 -- hold less than 2,700 bytes.
@@ -302,6 +320,10 @@ LANGUAGE sql IMMUTABLE AS $$
       'its meta is incomplete'
     WHEN bases <> '[]' AND pg_catalog.jsonb_array_length(bases::jsonb) > 1000 THEN
       'it names more than 1000 bases'
+    WHEN entity = 'purge' AND (pg_catalog.cardinality(syncd.named(meta)) BETWEEN 1 AND 1000
+        AND pg_catalog.array_position(syncd.named(meta), NULL) IS NULL
+        AND pg_catalog.jsonb_typeof(meta -> 'kind') = 'string') IS NOT TRUE THEN
+      'its meta is incomplete'
     -- Fails if it is no number.
     WHEN entity = 'task' AND (meta ->> 'budget')::bigint IS NULL THEN NULL
   END
@@ -350,13 +372,13 @@ $$;
 CREATE FUNCTION syncd.ranked(organization uuid, entities text[], ids text[])
 RETURNS TABLE (entity text, entity_id text, entry_id uuid, bases text[], final boolean,
                effective_hlc bigint, device_id uuid, hash text, at text, cloud_seq bigint,
-               resolution text, place bigint)
+               purged boolean, resolution text, place bigint)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
   WITH v AS MATERIALIZED (
     SELECT v.entity, v.entity_id, v.entry_id,
       ARRAY(SELECT jsonb_array_elements_text(v.bases::jsonb)) AS bases, v.op = 'finalize' AS final,
-      v.effective_hlc, v.device_id, v.hash, v.at, v.cloud_seq,
+      v.effective_hlc, v.device_id, v.hash, v.at, v.cloud_seq, v.purged_by IS NOT NULL AS purged,
       v.meta::jsonb ->> 'resolution' AS resolution
     FROM syncd.versions(organization, entities, ids) v
   ), named AS (
@@ -397,7 +419,7 @@ SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
   UNION ALL
   SELECT syncd.conflict_id('version', h.entry_id), 'version', h.entity, h.entity_id,
     to_json(h.bases)::text, w.entry_id, h.entry_id, greatest(h.at COLLATE "C", w.at COLLATE "C"),
-    CASE WHEN h.hash = w.hash THEN 'identical' ELSE 'open' END
+    CASE WHEN h.hash = w.hash THEN 'identical' WHEN h.purged THEN 'purged' ELSE 'open' END
   FROM v h JOIN v w ON w.entity = h.entity AND w.entity_id = h.entity_id AND w.place = 1
   WHERE h.place > 1 AND NOT EXISTS (SELECT FROM closed c WHERE c.entry_id = h.entry_id)
 $$;
@@ -563,6 +585,55 @@ BEGIN
   PERFORM syncd.require_device(organization, device, true);
 END $$;
 
+-- Why a purge is refused, or NULL: a hold keeps every body that is here or may still come.
+-- `bodiless` come with it, and have none.
+CREATE FUNCTION syncd.held(organization uuid, meta jsonb, bodiless uuid[]) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT 'its task is on legal hold' FROM syncd.tasks t
+  WHERE t.organization_id = organization AND t.id = meta ->> 'task_id'
+    AND t.retention = 'legal_hold' AND EXISTS (
+      SELECT FROM unnest(syncd.named(meta)) AS n(id)
+      WHERE n.id <> ALL (bodiless) AND NOT EXISTS (
+        SELECT FROM syncd.log l WHERE l.organization_id = organization AND l.entry_id = n.id
+          AND l.refused IS NULL AND l.body IS NULL))
+$$;
+
+-- Take the bodies away that the purges of a batch name, and those of its entries that purges have
+-- named before. All devices come to the same: of several purges the first by id is named.
+CREATE FUNCTION syncd.purge(organization uuid, device uuid, first_seq bigint, size integer,
+                            stamp uuid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+  gone text[];
+BEGIN
+  INSERT INTO syncd.awaited
+  SELECT organization, n.id, l.entry_id, l.meta::jsonb ->> 'task_id'
+  FROM syncd.log l CROSS JOIN LATERAL unnest(syncd.named(l.meta::jsonb)) AS n(id)
+  WHERE l.organization_id = organization AND l.device_id = device
+    AND l.device_seq BETWEEN first_seq AND first_seq + size - 1 AND l.batch = stamp
+    AND l.entity = 'purge' AND l.refused IS NULL
+  ON CONFLICT DO NOTHING;
+  WITH due AS (
+    DELETE FROM syncd.awaited a USING syncd.log l
+    WHERE a.organization_id = organization AND l.organization_id = organization
+      AND l.entry_id = a.entry_id AND l.refused IS NULL
+    RETURNING a.entry_id, a.task_id, a.purge_id
+  ), purged AS (
+    UPDATE syncd.log l SET body = NULL, purged_by = least(l.purged_by, d.purge_id)
+    FROM (SELECT due.entry_id, due.task_id, min(due.purge_id::text)::uuid AS purge_id
+          FROM due GROUP BY 1, 2) d
+    WHERE l.organization_id = organization AND l.entry_id = d.entry_id AND l.refused IS NULL
+      AND l.entity = 'checkpoint' AND l.meta::jsonb ->> 'task_id' = d.task_id
+    RETURNING l.entity_id
+  )
+  SELECT array_agg(DISTINCT p.entity_id) INTO gone FROM purged p;
+  IF gone IS NOT NULL THEN
+    PERFORM syncd.settle(organization, array_fill('checkpoint'::text, ARRAY[cardinality(gone)]),
+                         gone);
+  END IF;
+END $$;
+
 -- Why single entries cannot be kept, found one by one. Slow, and only asked when the whole batch
 -- failed.
 CREATE FUNCTION syncd.defects(organization uuid, entry_ids uuid[], entities text[], ids text[],
@@ -571,6 +642,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   found text[] := '{}';
   reason text;
+  bodiless uuid[] := ARRAY(SELECT b.id FROM unnest(entry_ids, bodies) AS b(id, body)
+                           WHERE b.body IS NULL);
   i record;
 BEGIN
   FOR i IN SELECT * FROM unnest(entry_ids, entities, ids, ops, bases, metas, key_ids, bodies)
@@ -579,6 +652,9 @@ BEGIN
     BEGIN
       reason := syncd.flaw(i.entity, i.id, i.op, i.bases, i.meta::jsonb, false);
       PERFORM syncd.derived(i.body, i.key_id);
+      IF reason IS NULL AND i.entity = 'purge' THEN
+        reason := syncd.held(organization, i.meta::jsonb, bodiless);
+      END IF;
       IF reason IS NULL AND (EXISTS (SELECT FROM syncd.log l WHERE l.organization_id = organization
                     AND l.entry_id = i.entry_id AND l.refused IS NULL)
          OR i.entry_id = ANY (entry_ids[:i.n - 1])) THEN
@@ -594,10 +670,12 @@ END $$;
 
 -- Store entries of one device that follow each other, and answer for each of them. `given_up` is
 -- for entries that the device itself has found it cannot bring here: only their header is kept.
+-- `purged` names the purge for checkpoints whose body the device no longer has: it was accepted
+-- before, or this device had no replica then.
 CREATE FUNCTION syncd.push(organization uuid, device uuid, first_seq bigint, previous bytea,
   entry_ids uuid[], entities text[], ids text[], ops text[], bases text[], hlcs bigint[],
   actors text[], ats text[], key_ids text[], metas text[], hashes text[], chains bytea[],
-  signatures bytea[], effective bigint[], bodies bytea[], given_up text[])
+  signatures bytea[], effective bigint[], bodies bytea[], given_up text[], purged uuid[])
 RETURNS TABLE (device_seq bigint, verdict text, cloud_seq bigint, batch uuid,
                effective_hlc bigint, reason text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -622,7 +700,8 @@ BEGIN
         array_dims(ids), array_dims(ops), array_dims(bases), array_dims(hlcs), array_dims(actors),
         array_dims(ats), array_dims(key_ids), array_dims(metas), array_dims(hashes),
         array_dims(chains), array_dims(signatures), array_dims(effective), array_dims(bodies),
-        array_dims(given_up)]) AS c(dims) WHERE dims = format('[1:%s]', size)) <> 16 THEN
+        array_dims(given_up), array_dims(purged)]) AS c(dims)
+      WHERE dims = format('[1:%s]', size)) <> 17 THEN
     RAISE EXCEPTION 'the columns of a batch have the same length' USING ERRCODE = 'SY004';
   END IF;
   IF (SELECT sum(octet_length(b)) FROM unnest(bodies) AS b)
@@ -665,7 +744,7 @@ BEGIN
 
   SELECT array_agg(CASE
     WHEN i.given_up IS NOT NULL THEN left(i.given_up, 1000)
-    WHEN i.body IS NULL THEN 'it has no body'
+    WHEN i.body IS NULL AND (i.purged IS NULL OR i.entity <> 'checkpoint') THEN 'it has no body'
     WHEN octet_length(i.body) > body_max THEN
       format('its body has %s bytes, at most %s are allowed', octet_length(i.body), body_max)
     WHEN greatest(octet_length(i.meta), octet_length(i.bases), octet_length(i.actor),
@@ -685,11 +764,11 @@ BEGIN
       unnest(hlcs) AS hlc, unnest(actors) AS actor, unnest(ats) AS at, unnest(key_ids) AS key_id,
       unnest(metas) AS meta, unnest(hashes) AS hash, unnest(chains) AS chain,
       unnest(push.previous || chains[:size - 1]) AS previous, unnest(bodies) AS body,
-      unnest(push.given_up) AS given_up) AS i;
+      unnest(push.given_up) AS given_up, unnest(push.purged) AS purged) AS i;
   BEGIN
     last_seq := syncd.store(organization, device, first_seq, known, free, stamp, last_seq, latest, entry_ids,
       entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
-      effective, bodies, refusals, false);
+      effective, bodies, refusals, purged, false);
   EXCEPTION WHEN data_exception OR unique_violation OR not_null_violation
               OR program_limit_exceeded THEN
     SELECT array_agg(coalesce(i.known, i.defect) ORDER BY i.n) INTO refusals
@@ -697,8 +776,13 @@ BEGIN
                                         key_ids, bodies)) WITH ORDINALITY AS i(known, defect, n);
     last_seq := syncd.store(organization, device, first_seq, known, free, stamp, last_seq, latest, entry_ids,
       entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
-      effective, bodies, refusals, true);
+      effective, bodies, refusals, purged, true);
   END;
+  IF 'purge' = ANY (entities) OR EXISTS (
+      SELECT FROM syncd.awaited a
+      WHERE a.organization_id = organization AND entry_ids @> ARRAY[a.entry_id]) THEN
+    PERFORM syncd.purge(organization, device, first_seq, size, stamp);
+  END IF;
   UPDATE syncd.organizations o SET cloud_seq = last_seq WHERE o.organization_id = organization;
   UPDATE syncd.devices d SET device_seq = first_seq + size - 1, chain = chains[size],
     last_seen = syncd.clock()
@@ -724,7 +808,7 @@ CREATE FUNCTION syncd.store(organization uuid, device uuid, first_seq bigint, kn
   stamp uuid, last_seq bigint, latest bigint, entry_ids uuid[], entities text[], ids text[], ops text[],
   bases text[], hlcs bigint[], actors text[], ats text[], key_ids text[], metas text[],
   hashes text[], chains bytea[], signatures bytea[], effective bigint[], bodies bytea[],
-  refusals text[], careful boolean) RETURNS bigint
+  refusals text[], purged uuid[], careful boolean) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
@@ -737,19 +821,27 @@ DECLARE
   touched_entities text[];
   touched_ids text[];
 BEGIN
+  IF NOT careful AND 'purge' = ANY (entities) AND EXISTS (
+      SELECT FROM unnest(entities, metas, refusals) AS i(entity, meta, refused)
+      WHERE i.entity = 'purge' AND i.refused IS NULL AND syncd.held(organization, i.meta::jsonb,
+        ARRAY(SELECT b.id FROM unnest(entry_ids, bodies) AS b(id, body) WHERE b.body IS NULL))
+        IS NOT NULL) THEN
+    RAISE EXCEPTION 'a task is on hold' USING ERRCODE = 'data_exception';
+  END IF;
   INSERT INTO syncd.log
   SELECT organization, coalesce(free[i.n], last_seq + i.n - cardinality(free)
       - (SELECT count(*) FROM unnest(known) AS k WHERE k < i.n)),
     stamp, i.entry_id, device, first_seq + i.n - 1, i.entity, i.id, i.op, i.bases, i.hlc, i.actor,
     i.at, i.key_id, i.meta, i.hash, i.chain, i.signature, least(i.hlc, i.claimed, latest),
-    received, i.refused, CASE WHEN i.refused IS NULL THEN i.body END
+    received, i.refused, CASE WHEN i.refused IS NULL THEN i.body END,
+    CASE WHEN i.refused IS NULL AND i.body IS NULL THEN i.purged END
   FROM (
     SELECT generate_series(1, size) AS n, unnest(entry_ids) AS entry_id,
       unnest(entities) AS entity, unnest(ids) AS id, unnest(ops) AS op, unnest(store.bases) AS bases,
       unnest(hlcs) AS hlc, unnest(actors) AS actor, unnest(ats) AS at, unnest(key_ids) AS key_id,
       unnest(metas) AS meta, unnest(hashes) AS hash, unnest(chains) AS chain,
       unnest(signatures) AS signature, unnest(effective) AS claimed, unnest(bodies) AS body,
-      unnest(refusals) AS refused) AS i
+      unnest(refusals) AS refused, unnest(store.purged) AS purged) AS i
   WHERE i.n <> ALL (known);
   GET DIAGNOSTICS written = ROW_COUNT;
 
@@ -814,7 +906,7 @@ CREATE FUNCTION syncd.pull(organization uuid, device uuid, after bigint, after_b
 RETURNS TABLE (cloud_seq bigint, batch uuid, entry_id uuid, device_id uuid, device_seq bigint,
   entity text, entity_id text, op text, bases text, hlc bigint, actor text, at text, key_id text,
   meta text, hash text, chain bytea, signature bytea, effective_hlc bigint, refused text,
-  body bytea)
+  body bytea, purged_by uuid)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 -- Without statistics the planner would sort all that follows to find the next thousand.
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
@@ -833,7 +925,7 @@ BEGIN
     SELECT w.*, w.batch IS DISTINCT FROM lead(w.batch) OVER (ORDER BY w.cloud_seq) AS ends
     FROM (
       SELECT l.cloud_seq, l.batch, row_number() OVER (ORDER BY l.cloud_seq) AS n,
-        sum(octet_length(l.body)) OVER (ORDER BY l.cloud_seq) AS bytes
+        sum(coalesce(octet_length(l.body), 0)) OVER (ORDER BY l.cloud_seq) AS bytes
       FROM syncd.log l
       WHERE l.organization_id = organization AND l.cloud_seq > after
       ORDER BY l.cloud_seq LIMIT 1001
@@ -843,7 +935,7 @@ BEGIN
   RETURN QUERY SELECT l.cloud_seq, l.batch, l.entry_id, l.device_id, l.device_seq, l.entity,
     l.entity_id, l.op, l.bases, l.hlc, l.actor, l.at, l.key_id, l.meta, l.hash, l.chain,
     l.signature, l.effective_hlc, l.refused,
-    CASE WHEN l.device_id <> device OR l.device_seq > own_seq THEN l.body END
+    CASE WHEN l.device_id <> device OR l.device_seq > own_seq THEN l.body END, l.purged_by
   FROM syncd.log l
   WHERE l.organization_id = organization AND l.cloud_seq > after AND l.cloud_seq <= until
   ORDER BY l.cloud_seq;
@@ -905,21 +997,28 @@ BEGIN
   WHERE d.organization_id = organization AND d.device_id = device;
 END $$;
 
--- Tell listeners that there is news, at most every 50 ms. Apart from push: a NOTIFY takes a lock
--- on the whole database when it commits.
-CREATE FUNCTION syncd.announce(organization uuid) RETURNS boolean
+-- Tell listeners that there is news, at most every 50 ms, or more often where few listen; returns
+-- how many milliseconds to wait before asking again, 0 if they were told. Apart from push: a NOTIFY
+-- takes a lock on the whole database when it commits, so that commit does not wait for the disk.
+CREATE FUNCTION syncd.announce(organization uuid) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   listened text;
+  pause integer;
 BEGIN
   PERFORM syncd.require(organization, true);
+  PERFORM set_config('synchronous_commit', 'off', true);
+  pause := 5 * (SELECT count(*) FROM (SELECT FROM syncd.devices d
+                                      WHERE d.organization_id = organization LIMIT 10) AS few);
   UPDATE syncd.organizations o SET announced_at = syncd.clock()
-  WHERE o.organization_id = organization AND o.announced_at < syncd.clock() - interval '50 ms'
+  WHERE o.organization_id = organization
+    AND o.announced_at < syncd.clock() - pause * interval '1 ms'
   RETURNING o.channel INTO listened;
-  IF listened IS NOT NULL THEN
-    PERFORM pg_notify(listened, '');
+  IF listened IS NULL THEN
+    RETURN greatest(pause, 1);
   END IF;
-  RETURN listened IS NOT NULL;
+  PERFORM pg_notify(listened, '');
+  RETURN 0;
 END $$;
 
 -- Current checkpoints whose content contains some JSON, newest first. A function, because under
@@ -942,7 +1041,7 @@ GRANT EXECUTE ON FUNCTION syncd.whoami(), syncd.hello(uuid, uuid, bytea, text),
 TO syncd_auditor;
 GRANT EXECUTE ON FUNCTION syncd.introduce(uuid, uuid, bytea), syncd.announce(uuid), syncd.push(uuid, uuid, bigint, bytea, uuid[],
   text[], text[], text[], text[], bigint[], text[], text[], text[], text[], text[], bytea[],
-  bytea[], bigint[], bytea[], text[])
+  bytea[], bigint[], bytea[], text[], uuid[])
 TO syncd_member;
 
 -- --- administration ---------------------------------------------------------------------------

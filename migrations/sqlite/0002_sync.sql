@@ -3,6 +3,16 @@
 -- Why the replica keeps only the header of an entry. NULL for all others.
 ALTER TABLE log ADD COLUMN refused TEXT;
 
+-- The entry that says why the body is gone. NULL for all others.
+ALTER TABLE log ADD COLUMN purged TEXT;
+
+-- Purge entries that account for a body which is gone here, and are not in this log: a backup may be
+-- older than the purge of what it holds.
+CREATE TABLE purges (
+  entry_id TEXT PRIMARY KEY,
+  entry    TEXT NOT NULL
+) WITHOUT ROWID;
+
 -- It may have been refused because its id was in use.
 DROP INDEX log_by_entry;
 CREATE UNIQUE INDEX log_by_entry ON log (entry_id)
@@ -12,6 +22,7 @@ CREATE INDEX log_refused ON log (entry_id) WHERE refused IS NOT NULL;
 -- All versions of an entity. A generated checkpoint's first entry is found through `checkpoints`,
 -- so a new checkpoint does not touch this index.
 CREATE INDEX log_by_entity ON log (entity_id) WHERE entry_id <> entity_id;
+CREATE INDEX log_purged ON log (purged) WHERE purged IS NOT NULL;
 
 -- A later version may name a parent that is newer than the checkpoint itself.
 CREATE INDEX checkpoints_changed ON checkpoints (parent_id) WHERE seq <> first_seq;

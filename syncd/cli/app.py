@@ -24,6 +24,8 @@ _TOP = {
     "explain": "audit",
     "rebuild": "audit",
     "backup": "backup",
+    "retention": "retention",
+    "erase": "retention",
     "sync": "sync",
     "flush": "sync",
     "prove": "sync",
@@ -32,6 +34,14 @@ _TOP = {
     "device": "device",
     "conflicts": "conflicts",
     "quarantine": "conflicts",
+    "run": "daemon",
+    "start": "daemon",
+    "stop": "daemon",
+    "restart": "daemon",
+    "logs": "daemon",
+    "status": "status",
+    "service": "service",
+    "demo": "demo",
     "cloud": "cloud",
     "admin": "admin",
     "init": "home",
@@ -51,14 +61,17 @@ _SECTIONS = {
         "checkpoint search",
         "task list",
         "task show",
+        "status",
         "sync",
         "prove",
         "conflicts list",
         "doctor",
     ),
-    "Groups": ("checkpoint", "task", "conflicts", "quarantine", "audit", "backup"),
+    "Groups": ("checkpoint", "task", "conflicts", "quarantine", "audit", "backup", "retention"),
     "Other machines": ("login", "logout", "device", "sync", "flush"),
     "Diagnosis": ("prove", "explain", "stats", "rebuild"),
+    "For good": ("erase",),
+    "The daemon": ("run", "start", "stop", "restart", "logs", "service", "demo"),
     "Set-up": ("init", "config", "completion"),
     "The replica": ("cloud", "admin"),
 }
@@ -115,8 +128,7 @@ def main() -> None:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        sys.exit(130)
+        sys.exit(_interrupted(as_json))
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
@@ -132,6 +144,15 @@ def main() -> None:
         sys.exit(_fail(_system(error), as_json))
     except Exception as error:  # noqa: BLE001 (the last resort: no traceback reaches a user)
         sys.exit(_fail(_unexpected(error), as_json))
+
+
+def _interrupted(as_json: bool) -> int:
+    stopped = SyncdError("interrupted", "Run it again; what was done before is kept.")
+    stopped.code, stopped.exit_code = "interrupted", 130
+    if as_json:
+        return _fail(stopped, as_json)
+    click.echo("Interrupted.", err=True)
+    return stopped.exit_code
 
 
 def _usage(error: click.ClickException) -> UsageError:

@@ -101,6 +101,10 @@ def _story(found: dict[str, Any]) -> str:
         if version.get("conflict"):
             signed += click.style(f", lost (conflict {version['conflict'][:8]})", fg="yellow")
         lines.append(f"{version['at']}  {version['op']} by {version['actor']}: {state}{signed}")
+        if purge := version["purged"]:
+            why = f" ({render.clean(purge['reason'])})" if purge["reason"] else ""
+            who = f" on {purge['at']} by {render.clean(purge['actor'])}" if purge["at"] else ""
+            lines.append(f"  body purged{who}{why}, entry {purge['by']}; {version['hash']}")
         lines.append(
             f"  revision {version['revision']}, cursor {version['cursor']}, "
             f"number {version['device_seq']} of device {version['device_id']}"

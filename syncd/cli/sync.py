@@ -31,8 +31,18 @@ def sync(app: App, push_only: bool, pull_only: bool) -> None:
         raise click.UsageError("--push-only and --pull-only exclude each other")
     with _progress(app) as progress, _exchange(app, progress) as engine:
         outcome = engine.sync(push=not pull_only, pull=not push_only)
+    _finish_purges(app)
     document = {**outcome._asdict(), "state": "online"}
     app.emit(document, lambda: _told(outcome))
+
+
+def _finish_purges(app: App) -> None:
+    """What was purged and has now taken effect goes from the files here too."""
+    from syncd import retention
+
+    for path in retention.complete(app.node):
+        note = f"{path} may still hold what was purged; it is tried again next time"
+        click.echo(click.style("Warning: ", fg="yellow") + note, err=True)
 
 
 def _told(outcome: Outcome) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,22 +20,12 @@ if TYPE_CHECKING:
     from syncd.store import Skipped
 
 
-class _Stderr(logging.Handler):
-    """Warnings go to stderr in one line, whatever stdout carries."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        click.echo(click.style("Warning: ", fg="yellow") + record.getMessage(), err=True)
-
-
 class App:
     """One run of the program."""
 
     def __init__(self, home: Path | None) -> None:
         self._home = home
         self.json = False
-        logger = logging.getLogger("syncd")
-        logger.handlers = [_Stderr()]
-        logger.propagate = False
 
     @cached_property
     def node(self) -> Node:
@@ -46,6 +37,7 @@ class App:
     def service(self) -> CheckpointService:
         from syncd.service import CheckpointService
 
+        warn_on_stderr()
         return CheckpointService(node=self.node)
 
     def emit(self, document: Any, text: Callable[[], str | None] | str | None = None) -> None:
@@ -78,6 +70,28 @@ class App:
                 err=True,
             )
         return [item._asdict() for item in skipped]
+
+
+def warn_on_stderr() -> None:
+    """Warnings go to stderr in one line, whatever stdout carries."""
+    import logging
+
+    class Stderr(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            click.echo(click.style("Warning: ", fg="yellow") + record.getMessage(), err=True)
+
+    logger = logging.getLogger("syncd")
+    logger.handlers = [Stderr()]
+    logger.propagate = False
+
+
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """For what goes on until the user has seen enough: Ctrl-C is how it ends, not a failure."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(0)
 
 
 def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:

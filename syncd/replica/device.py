@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
+from psycopg import sql
 
 from syncd.entry import Entry
 from syncd.errors import LoginRefusedError, ReplicaOutdatedError
@@ -75,6 +76,7 @@ class Batch(NamedTuple):
     effective: Bigints
     bodies: Blobs
     given_up: Texts
+    purged: Texts
 
 
 def encoded(entries: Sequence[Entry], given_up: Sequence[str | None] = ()) -> Batch:
@@ -87,13 +89,20 @@ def encoded(entries: Sequence[Entry], given_up: Sequence[str | None] = ()) -> Ba
         texts(fields["bases"]), bigints(fields["hlc"]), texts(fields["actor"]),
         texts(fields["at"]), texts(fields["key_id"]), texts(fields["meta"]),
         texts(fields["hash"]), blobs(fields["chain"]), blobs(fields["signature"]),
-        bigints(fields["effective_hlc"]), blobs(fields["body"]),
-        texts(given_up or [None] * len(entries)),
+        bigints(fields["effective_hlc"]), blobs(_bodies(entries, fields)),
+        texts(given_up or [None] * len(entries)), texts(fields["purged"]),
     )  # fmt: skip
 
 
+def _bodies(entries: Sequence[Entry], fields: dict[str, Any]) -> Sequence[bytes | None]:
+    if not any(fields["purged"]):
+        return fields["body"]  # type: ignore[no-any-return]
+    return [None if entry.purged else entry.body for entry in entries]
+
+
 class Pulled(NamedTuple):
-    """One entry as the replica has it. The body is None where the device has it itself."""
+    """One entry as the replica has it. The body is None where the device has it itself, or where
+    `purged` names the entry that took it away."""
 
     cloud_seq: int
     batch: str
@@ -115,6 +124,7 @@ class Pulled(NamedTuple):
     effective_hlc: int
     refused: str | None
     body: bytes | None
+    purged: str | None = None
 
 
 class Replica:
@@ -133,6 +143,11 @@ class Replica:
             self._connection = link.connect(self._dsn, self._tls)
             register(self._connection.adapters)
         return self._connection
+
+    @property
+    def password(self) -> str:
+        """For whoever must make sure that it is not written anywhere."""
+        return link.without_password(self._dsn)[1]
 
     def close(self) -> None:
         if self._connection is not None:
@@ -191,8 +206,35 @@ class Replica:
         values = (self.organization, device_id, after, batch, own_seq, PAGE_ROWS, PAGE_BYTES)
         return [Pulled(*row) for row in self.rows("pull", *values)]
 
-    def announce(self) -> None:
-        self.rows("announce", self.organization)
+    def announce(self) -> float:
+        """Tell the other devices that there is news. If they were told a moment ago they may have
+        looked before there was: then, how many seconds to wait before telling them again."""
+        return float(self.rows("announce", self.organization)[0][0]) / 1000
+
+    # --- news ---------------------------------------------------------------------------------
+
+    def listen(self, channel: str) -> bool:
+        """Have news announced on this connection; False if somebody stands in between who lends
+        out connections one statement at a time: then nothing will come."""
+        connection = self.connection
+        with link.translated():
+            row = connection.execute("SELECT pg_backend_pid()").fetchone()
+            if not row or row[0] != connection.info.backend_pid:
+                return False
+            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        return True
+
+    def fileno(self) -> int:
+        """Becomes readable with news, or when the connection ends; -1 without one."""
+        connected = self._connection is not None and not self._connection.closed
+        return self._connection.fileno() if self._connection and connected else -1
+
+    def news(self) -> bool:
+        """Whether something was announced since the last call. Raises if the connection ended."""
+        if self._connection is None:
+            return False
+        with link.translated():
+            return bool(list(self._connection.notifies(timeout=0)))
 
     def report(self, device_id: str, pulled: int, pending: int) -> None:
         self.rows("report", self.organization, device_id, pulled, pending)
@@ -237,5 +279,7 @@ class Replica:
         self.rows("rename_own_machine", self.organization, login, name)
 
     def revoke_machine(self, login: str, reason: str) -> None:
+        this_one = login == self.connection.info.user
         self.rows("revoke_own_machine", self.organization, login, reason)
-        self.rows("end_own_sessions", self.organization, login)
+        if not this_one:  # which may not ask for anything any more
+            self.rows("end_own_sessions", self.organization, login)

@@ -142,6 +142,11 @@ def _is_local(host: str) -> bool:
         return False
 
 
+def at_port(dsn: str, port: int) -> str:
+    """The same login to a server that has moved."""
+    return make_conninfo(dsn, port=port)
+
+
 def without_password(dsn: str) -> tuple[str, str]:
     """A DSN for the settings, and the password for a safer place."""
     parts = parsed(dsn)

@@ -1,0 +1,203 @@
+"""`syncd run`, `start`, `stop`, `restart`, `logs`: the daemon of this home."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from syncd.cli.verb import App, until_interrupted, verb
+from syncd.errors import DaemonError
+
+if TYPE_CHECKING:
+    from syncd.unit import Launchd, Systemd
+
+_START_SECONDS = 15.0
+_STOP_SECONDS = 30.0
+
+
+@click.command()
+@click.option("--verbose", is_flag=True, help="Say more in the log.")
+@click.option("--quiet", is_flag=True, help="Write to the log only.")
+@verb
+def run(app: App, verbose: bool, quiet: bool) -> None:
+    """Keep this home and its replica in step, in the foreground, until Ctrl-C.
+
+    Sends what is written here within milliseconds, fetches what others wrote, makes backups.
+    Without a network it waits for one. There is one such process per home.
+    """
+    from syncd.daemon import logs
+    from syncd.daemon.main import Daemon
+
+    node = app.node
+    node.store  # noqa: B018 (makes the home, and with it the place of the log)
+    os.umask(0o077)
+    logs.begin(node.home, verbose=verbose, stderr=not quiet)
+    Daemon(node).run()
+
+
+@click.command()
+@verb
+def start(app: App) -> None:
+    """Start the daemon in the background.
+
+    `syncd service install` has it started with the machine.
+    """
+    from syncd import running
+
+    home = app.node.home
+    app.node.store  # noqa: B018 (makes the home; a wrong setting is said here, not in a log)
+    if pid := running.pid(home):
+        app.emit({"running": True, "pid": pid}, f"Running already, process {pid}.")
+        return
+    ended = _begun(home)
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if (pid := running.pid(home)) and running.told(home).get("pid") == pid:
+            app.emit({"running": True, "pid": pid}, f"Started, process {pid}.")
+            return
+        if ended():
+            break
+        time.sleep(0.02)
+    raise DaemonError(f"the daemon did not start: {_last_words(home)}", "`syncd logs` shows more.")
+
+
+def _service(home: Path) -> Systemd | Launchd | None:
+    """The service of this home, if it has one that somebody manages."""
+    from syncd import unit
+
+    found = unit.service_of(home)
+    return found if found.file.exists() and found.answers() else None
+
+
+def _begun(home: Path) -> Callable[[], bool]:
+    """Start it, as a service where that is installed; tells whether it has ended already."""
+    if service := _service(home):
+        service.start()
+        return lambda: False
+    process = _spawned(home)
+    return lambda: process.poll() is not None
+
+
+def _spawned(home: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own, with nothing of the terminal: it outlives both."""
+    # Whoever manages this process does not manage that one.
+    environment = {n: v for n, v in os.environ.items() if n not in ("NOTIFY_SOCKET", "WATCHDOG_PID",
+                                                                    "WATCHDOG_USEC")}  # fmt: skip
+    crash = os.open(home / "log" / "start.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "syncd", "--home", str(home), "run", "--quiet"],
+            stdin=subprocess.DEVNULL, stdout=crash, stderr=crash, cwd="/", env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+    finally:
+        os.close(crash)
+
+
+def _last_words(home: Path) -> str:
+    text = (home / "log" / "start.log").read_text(encoding="utf-8", errors="replace").strip()
+    return text.splitlines()[0].removeprefix("Error: ") if text else "it said nothing"
+
+
+@click.command()
+@verb
+def stop(app: App) -> None:
+    """Stop the daemon; it sends what is left first, if it can."""
+    done = stopped(app.node.home)
+    app.emit({"stopped": done}, "Stopped." if done else "There was no daemon.")
+
+
+def stopped(home: Path) -> bool:
+    """False if there was none."""
+    from syncd import running
+
+    pid = running.pid(home)
+    if not pid:
+        return False
+    service = _service(home)
+    if service and service.state().active:
+        service.stop()  # else launchd would start it again
+    else:
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_SECONDS
+    while time.monotonic() < deadline:
+        if running.pid(home) != pid:
+            return True
+        time.sleep(0.02)
+    raise DaemonError(
+        f"process {pid} has not ended after {_STOP_SECONDS:g} s",
+        f"`kill -9 {pid}` ends it; nothing that was written can be lost.",
+    )
+
+
+@click.command()
+@click.pass_context
+@verb
+def restart(app: App, ctx: click.Context) -> None:
+    """Stop the daemon, if it runs, and start it."""
+    stopped(app.node.home)
+    ctx.invoke(start)
+
+
+@click.command()
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes.")
+@click.option("--lines", "-n", type=click.IntRange(0), default=50, show_default=True,
+              help="How many of the last lines.")  # fmt: skip
+@verb
+def logs(app: App, follow: bool, lines: int) -> None:
+    """Show what the daemon has said; with --json, line by line as it is in the file."""
+    from syncd.daemon.logs import file_of
+
+    file = file_of(app.node.home)
+    if not file.exists() and not follow:
+        raise DaemonError("the daemon has not written anything yet", "`syncd start` starts it.")
+    for text in _last(file, lines):
+        _show(app, text)
+    if follow:
+        with until_interrupted():
+            for text in _following(file):
+                _show(app, text)
+
+
+def _show(app: App, text: str) -> None:
+    from syncd.daemon.logs import as_text
+
+    try:
+        said: dict[str, Any] = json.loads(text)
+    except ValueError:  # cut off by a crash
+        said = {"event": text}
+    click.echo(json.dumps(said, ensure_ascii=False) if app.json else as_text(said))
+
+
+def _last(file: Path, count: int) -> list[str]:
+    """Over the turn of a file, too."""
+    found: list[str] = []
+    for part in (file, file.with_name(file.name + ".1")):
+        if len(found) < count and part.exists():
+            found = part.read_text(encoding="utf-8", errors="replace").splitlines() + found
+    return found[-count:] if count else []
+
+
+def _following(file: Path) -> Iterator[str]:
+    position, inode = (file.stat().st_size, file.stat().st_ino) if file.exists() else (0, 0)
+    while True:
+        time.sleep(0.2)
+        if not file.exists():
+            continue
+        if file.stat().st_ino != inode:
+            position, inode = 0, file.stat().st_ino
+        with file.open("rb") as opened:
+            opened.seek(position)
+            data = opened.read()
+        whole, _, _ = data.rpartition(b"\n")
+        position += len(whole) + 1 if whole else 0
+        yield from whole.decode("utf-8", "replace").splitlines()

@@ -1,0 +1,157 @@
+"""`syncd status`: is my work safe?"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from syncd.cli import render
+from syncd.cli.verb import App, until_interrupted, verb
+
+_EXIT = {"ok": 0, "attention": 3, "failed": 1}
+_COLOURS = {"online": "green", "offline": "yellow", "unconfigured": None}
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Draw it anew each second, until Ctrl-C.")
+@click.pass_context
+@verb
+def status(app: App, ctx: click.Context, watch: bool) -> None:
+    """Say whether your work is safe, and what the daemon is doing.
+
+    Exits 0 if all is well (being offline is), 3 if something wants your attention, 1 if this home
+    cannot be used.
+    """
+    from syncd.status import status as gathered
+
+    if watch:
+        with until_interrupted():
+            _watch(app)
+    document = gathered(app.node)
+    app.emit(document, lambda: screen(document))
+    ctx.exit(_EXIT[document["verdict"]])
+
+
+def _watch(app: App) -> None:
+    from syncd.status import status as gathered
+
+    while True:
+        document = gathered(app.node)
+        if app.json:
+            click.echo(json.dumps(document, ensure_ascii=False))
+        else:
+            # Overwrite line by line: clearing first would flicker.
+            lines = screen(document).splitlines()
+            click.echo("\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J", nl=False)
+        time.sleep(1)
+
+
+def screen(document: dict[str, Any]) -> str:
+    """One screen, the answer first."""
+    lines = [_verdict(document)]
+    if document["verdict"] != "failed":
+        lines += ["", *_facts(document)]
+    for need in document["attention"]:
+        lines += [
+            "",
+            click.style("! ", fg="yellow", bold=True) + need["what"],
+            "  " + need["remedy"],
+        ]
+    return "\n".join(lines)
+
+
+def _verdict(document: dict[str, Any]) -> str:
+    if document["verdict"] == "failed":
+        return click.style("Failed: ", fg="red", bold=True) + "this home cannot be used as it is."
+    pending = document["push"]["pending"]
+    if document["safe_to_close"]:
+        return click.style("Safe to close the lid: ", fg="green", bold=True) + (
+            "the replica has everything."
+        )
+    if document["cloud"]["state"] == "unconfigured":
+        return click.style("Local only: ", bold=True) + (
+            "everything is on this disk, and nowhere else (`syncd login` connects a replica)."
+        )
+    if pending:
+        word = "entry is" if pending == 1 else "entries are"
+        return click.style("Not yet: ", fg="yellow", bold=True) + (
+            f"{pending:,} {word} on this disk only."
+        )
+    return click.style("Not all: ", fg="yellow", bold=True) + (
+        f"the replica refused {document['push']['refused']:,} of your entries."
+    )
+
+
+def _facts(document: dict[str, Any]) -> list[str]:
+    push, pull, local = document["push"], document["pull"], document["local"]
+    conflicts, found = document["conflicts"]["open"], document["agents"]
+    agents = f"{found['active']} active, {found['warning']} quiet for 30 minutes, "
+    agents += _marked(f"{found['stale']} for 60", found["stale"])
+    rows = [
+        ("Daemon", _daemon(document["daemon"])),
+        ("Replica", _replica(document["cloud"])),
+        ("To send", f"{push['pending']:,}, last sent {_ago(push['last_at'])}"),
+        ("To fetch", f"{pull['behind']:,}, last received {_ago(pull['last_at'])}"),
+        ("Conflicts", _marked(f"{conflicts} open (syncd conflicts list)", conflicts)
+         if conflicts else "none"),
+        ("Agents", agents),
+        ("Here", f"{render.count(local['checkpoints'], 'checkpoint', 'checkpoints')} of "
+         f"{render.count(local['tasks'], 'task', 'tasks')}, "
+         f"{_size(local['db_bytes'])}; {_size(document['disk']['free_bytes'])} free"),
+        ("Home", document["home"]),
+    ]  # fmt: skip
+    return [f"{name:<10} {text}" for name, text in rows]
+
+
+def _daemon(daemon: dict[str, Any]) -> str:
+    if not daemon["running"]:
+        return click.style("not running", fg="yellow") + " (syncd start)"
+    since = f", for {_span(daemon['uptime_s'])}" if daemon["uptime_s"] is not None else ""
+    return f"running, process {daemon['pid']}{since}"
+
+
+def _replica(cloud: dict[str, Any]) -> str:
+    state = click.style(cloud["state"], fg=_COLOURS[cloud["state"]])
+    if cloud["state"] == "unconfigured":
+        return "none"
+    parts = [f"{state}, as of {_ago(cloud['as_of'])}"]
+    if abs(cloud["clock_skew_ms"]) >= 1_000:
+        word = "ahead" if cloud["clock_skew_ms"] > 0 else "behind"
+        skew = f"this clock is {_span(abs(cloud['clock_skew_ms']) / 1000)} {word}"
+        parts.append(_marked(skew, 1))
+    if cloud["state"] == "offline":
+        if cloud["last_error"]:
+            parts.append(cloud["last_error"])
+        if cloud["next_attempt_s"]:
+            parts.append(f"next attempt in {_span(cloud['next_attempt_s'])}")
+    return "; ".join(parts)
+
+
+def _marked(text: str, count: int) -> str:
+    return click.style(text, fg="yellow") if count else text
+
+
+def _ago(at: str | None) -> str:
+    if not at:
+        return "never"
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+    return "just now" if seconds < 2 else f"{_span(seconds)} ago"
+
+
+def _span(seconds: float) -> str:
+    for size, word in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {word}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if count < 1_000:
+            return f"{count:.0f} {unit}"
+        count /= 1_000
+    return f"{count:.1f} GB"

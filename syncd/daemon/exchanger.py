@@ -1,0 +1,324 @@
+"""The daemon's side of the exchange: one thread, one connection, and when to try again.
+
+It sleeps until a bell rings (somebody wrote here), the connection has news, or a time has come.
+Nothing it must do is remembered in a flag that could get stuck: what waits is in the log, and as
+long as the replica cannot be reached there is a time for the next attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from syncd import clock, disk
+from syncd.breaker import Breaker
+from syncd.daemon import logs
+from syncd.errors import (
+    DivergedError,
+    LoginRefusedError,
+    ReplicaError,
+    ReplicaFullError,
+    ReplicaReadOnlyError,
+    ReplicaUnreachableError,
+    StoreBusyError,
+    SyncdError,
+    UnconfiguredError,
+)
+from syncd.exchange import Exchange
+from syncd.node import Node
+from syncd.replica import Replica
+from syncd.sync import Engine
+
+UNCONFIGURED, ONLINE, OFFLINE = "unconfigured", "online", "offline"
+PUSH, PULL, REPORT, NEWS = "push", "pull", "report", "news"
+LOOK, LOOK_AGAIN = "look", "look again"
+HURRY, RELOAD, REOPEN = "hurry", "reload", "reopen"
+_REPORT_SECONDS = 2.0
+_NEVER = float("inf")
+# What is over some time without anybody's doing.
+_PASSING = (ReplicaUnreachableError, ReplicaReadOnlyError, ReplicaFullError, StoreBusyError)
+# A commit is seen in the file before SQLite shows it to others: it is synced to disk in between.
+# A busy disk can take seconds for that, and says nothing when it is done.
+_LOOKS = tuple(0.001 * 2**number for number in range(13))
+_ROUNDS = 3
+
+
+class Cloud(NamedTuple):
+    """What is known of the replica, and since when."""
+
+    state: str = UNCONFIGURED
+    as_of: str = ""
+    last_error: str = ""
+    remedy: str = ""
+    skew_ms: int = 0
+    cloud_seq: int = 0
+    told_of_news: bool = False
+    needs_person: bool = False
+
+
+class _InterruptedError(Exception):
+    """The daemon is to end: between two batches is a good moment."""
+
+
+class Exchanger(threading.Thread):
+    def __init__(self, node: Node, changed: Callable[[], None]) -> None:
+        super().__init__(name="exchange", daemon=True)
+        self.cloud = Cloud()
+        self.breaker = Breaker()
+        self.disk_problem = ""
+        self._node = node
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._wanted: set[str] = {PUSH, PULL}
+        self._bell, self._rope = os.pipe()
+        os.set_blocking(self._rope, False)
+        os.set_blocking(self._bell, False)
+        self._replica: Replica | None = None
+        self._engine: Engine | None = None
+        self._version: object = None
+        self._report_at = self._announce_at = self._look_at = _NEVER
+        self._looks = 0
+        self._stop_by = _NEVER
+
+    # --- from other threads -------------------------------------------------------------------
+
+    def want(self, *what: str) -> None:
+        with self._lock:
+            self._wanted.update(what)
+        with suppress(BlockingIOError):  # it is ringing already
+            os.write(self._rope, b"!")
+
+    def finish(self, seconds: float) -> bool:
+        """Send what is left, then end; whether that was done in time."""
+        self._stop_by = time.monotonic() + seconds
+        self.want(PUSH)
+        self.join(seconds + 0.5)
+        return not self.is_alive()
+
+    # --- the thread ---------------------------------------------------------------------------
+
+    def run(self) -> None:
+        while True:
+            wanted = self._waited()
+            stopping = self._stop_by < _NEVER
+            if REOPEN in wanted:
+                self._reopen()
+            if wanted & {HURRY, RELOAD, REOPEN}:
+                self._hang_up()
+                self.breaker = self.breaker.hurried()
+                wanted |= {PUSH, PULL}
+            self.breaker = self.breaker.asked(time.monotonic())
+            if not self.breaker.blocks:
+                self._attempt({PUSH} if stopping else wanted)
+            if stopping:
+                self._hang_up()
+                return
+
+    def _waited(self) -> set[str]:
+        """What is to be done next, once there is something."""
+        while True:
+            with self._lock:
+                wanted, self._wanted = self._wanted, set()
+            wanted |= self._due()
+            if wanted or self._stop_by < _NEVER:
+                return wanted
+            self._sleep()
+
+    def _due(self) -> set[str]:
+        now = time.monotonic()
+        if self.breaker.blocks:
+            return {PUSH, PULL} if now >= self.breaker.retry_at else set()
+        due = {REPORT} if now >= min(self._report_at, self._announce_at) else set()
+        return due | {LOOK_AGAIN} if now >= self._look_at else due
+
+    def _sleep(self) -> None:
+        due = min(self._report_at, self._announce_at, self._look_at)
+        pause = (self.breaker.retry_at if self.breaker.blocks else due) - time.monotonic()
+        watched = [self._bell]
+        if self._engine and self._replica and self._replica.fileno() >= 0:
+            watched.append(self._replica.fileno())
+        ready, _, _ = select.select(watched, [], [], min(max(pause, 0), 3600.0))
+        if self._bell in ready:
+            with suppress(BlockingIOError):
+                os.read(self._bell, 4096)
+        if len(ready) > (self._bell in ready):
+            with self._lock:
+                self._wanted.add(NEWS)
+
+    # --- one exchange -------------------------------------------------------------------------
+
+    def _attempt(self, wanted: set[str]) -> None:
+        before = self._known()
+        try:
+            self._exchange(wanted)
+            self.breaker = Breaker()
+        except UnconfiguredError:
+            self.cloud, self.breaker = Cloud(), Breaker()
+            self._report_at = self._announce_at = _NEVER
+        except _InterruptedError:
+            logs.info("interrupted between two batches")
+        except SyncdError as error:
+            self._failed(error)
+        except Exception as error:  # noqa: BLE001 (a fault of ours must not end replication)
+            self._failed(SyncdError(f"unexpected: {error!r}"))
+        if before != self._known():
+            self._changed()
+
+    def _known(self) -> tuple[object, ...]:
+        """What others are told of when it changes."""
+        cloud = self.cloud
+        return (cloud.state, cloud.last_error, cloud.told_of_news, self.breaker.state,
+                self.disk_problem)  # fmt: skip
+
+    def _exchange(self, wanted: set[str]) -> None:
+        if self._engine is None:
+            self._connect()
+            wanted = {PUSH, PULL, *wanted}
+        engine = self._engine
+        if engine is None or self._replica is None:
+            return
+        if self._replica.news() or NEWS in wanted:
+            wanted.add(PULL)
+        if self._looked(wanted):
+            wanted.add(PUSH)
+        pushed = self._push(engine) if PUSH in wanted else 0
+        pulled = self._pull(engine) if PULL in wanted else 0
+        self._tell(engine, pushed + pulled)
+        if not wanted & {PUSH, PULL, REPORT}:
+            return  # it was not asked
+        self.cloud = self.cloud._replace(
+            state=ONLINE, as_of=clock.iso(clock.wall_ms()), last_error="", remedy="",
+            needs_person=False,
+        )  # fmt: skip
+
+    def _connect(self) -> None:
+        """Meet the replica: both sides compare what they remember before anything is sent."""
+        self._replica = self._node.replica()
+        logs.keep_secret(self._replica.password)
+        engine = self._node.engine(self._replica, self._progress)
+        with self._node.exchanging():
+            standing = engine.meet()
+        told = self._replica.listen(standing.channel)
+        self._engine = engine
+        skew = int(engine.exchange.state("skew_ms") or 0)
+        self.cloud = self.cloud._replace(
+            skew_ms=skew, cloud_seq=standing.cloud_seq, told_of_news=told
+        )
+        logs.info("connected", organization=self._replica.membership.organization,
+                  skew_ms=skew, told_of_news=told)  # fmt: skip
+
+    def _looked(self, wanted: set[str]) -> bool:
+        """Whether somebody else has changed the database. Another may be about to: look again
+        soon, some times."""
+        if not wanted & {LOOK, LOOK_AGAIN}:
+            return False
+        version = self._node.store.row("data_version")
+        changed, self._version = version != self._version, version
+        self._looks = 0 if LOOK in wanted else self._looks + 1
+        more = self._looks < len(_LOOKS)
+        self._look_at = time.monotonic() + _LOOKS[self._looks] if more else _NEVER
+        return changed
+
+    def _push(self, engine: Engine) -> int:
+        """Until nothing waits: what is written during a push is part of the next."""
+        if not engine.may_write():
+            return 0
+        sent, parted, began = 0, 0, time.monotonic()
+        while engine.exchange.pending_count():
+            try:
+                with self._node.exchanging():
+                    sent += (now := engine.push())
+            except DivergedError:
+                parted += 1
+                if parted > _ROUNDS:
+                    raise
+                with self._node.exchanging():
+                    engine.meet()
+                continue
+            if not now:
+                break
+        self._announce_later(engine)
+        if sent:
+            engine.exchange.note(sent, 0)
+            logs.info("pushed", entries=sent, ms=_ms(began))
+        return sent
+
+    def _pull(self, engine: Engine) -> int:
+        before, self.disk_problem = self.disk_problem, disk.problem(self._node)
+        if self.disk_problem:
+            if not before:  # news may come often, and a full disk is no place for long logs
+                logs.warning("nothing is fetched", why=self.disk_problem)
+            return 0
+        began = time.monotonic()
+        with self._node.exchanging():
+            new = engine.pull()
+        self.cloud = self.cloud._replace(cloud_seq=engine.exchange.cursor()[0])
+        if new:
+            engine.exchange.note(0, new)
+            logs.info("pulled", entries=new, ms=_ms(began))
+        return new
+
+    def _tell(self, engine: Engine, moved: int) -> None:
+        now = time.monotonic()
+        if now >= self._announce_at:
+            engine.announce()
+            self._announce_later(engine)
+        if moved:
+            self._report_at = min(self._report_at, now + _REPORT_SECONDS)
+        if now >= self._report_at:
+            engine.report()
+            self._report_at = _NEVER
+
+    def _announce_later(self, engine: Engine) -> None:
+        self._announce_at = _NEVER
+        if engine.announce_in:
+            self._announce_at = time.monotonic() + engine.announce_in
+
+    def _progress(self, what: str, _done: int, _all: int) -> None:
+        stopping = self._stop_by < _NEVER
+        if stopping and (what == PULL or time.monotonic() > self._stop_by):
+            raise _InterruptedError
+
+    # --- failures -----------------------------------------------------------------------------
+
+    def _failed(self, error: SyncdError) -> None:
+        """Being offline is nothing unusual. A refused login stays refused until somebody acts."""
+        self._hang_up()
+        cap = self._node.settings["daemon.retry_seconds"]
+        chance = 1.0 if isinstance(error, LoginRefusedError) else random.random()  # noqa: S311
+        known = self.cloud.last_error
+        self.breaker = self.breaker.failed(time.monotonic(), chance, cap)
+        self.cloud = self.cloud._replace(
+            state=OFFLINE if isinstance(error, ReplicaError) else self.cloud.state,
+            last_error=logs.clean(error.message), remedy=error.remedy,
+            needs_person=not isinstance(error, _PASSING),
+        )  # fmt: skip
+        say = logs.debug if known == self.cloud.last_error else logs.warning
+        wait = round(self.breaker.retry_at - time.monotonic(), 1)
+        say("not reached", why=error.message, next_attempt_s=wait)
+        if known != self.cloud.last_error:
+            with suppress(SyncdError):
+                exchange = Exchange(self._node.store, self._node.key.public())
+                exchange.note(0, 0, self.cloud.last_error)
+
+    def _reopen(self) -> None:
+        """The database that is open is no longer the file of that name. What it has that the
+        replica has not is sent while it can still be read."""
+        self._attempt({PUSH})
+        self._node.close()
+
+    def _hang_up(self) -> None:
+        replica, self._replica, self._engine = self._replica, None, None
+        if replica is not None:
+            with suppress(Exception):
+                replica.close()
+
+
+def _ms(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)

@@ -1,0 +1,139 @@
+"""Who runs the daemon of a home, and what it last said.
+
+The lock is the truth: it goes with the process that holds it, however that ends. The number in
+the file only says whom to send a signal. Light: `syncd status` reads this.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from syncd.errors import DaemonRunningError
+
+_ATTEMPTS, _PAUSE_SECONDS = 20, 0.025
+_ANSWER_SECONDS = 0.3
+_telling = threading.Lock()
+
+
+class Lock(NamedTuple):
+    """Held by the daemon as long as it lives."""
+
+    path: Path
+    descriptor: int
+
+    def intact(self) -> bool:
+        """Whether the file that is locked is still the one that others would find."""
+        try:
+            return self.path.stat().st_ino == os.fstat(self.descriptor).st_ino
+        except OSError:
+            return False
+
+
+def lock_path(home: Path) -> Path:
+    return home / "run" / "daemon.lock"
+
+
+def _told_path(home: Path) -> Path:
+    return home / "run" / "daemon.json"
+
+
+@contextmanager
+def hold(home: Path) -> Iterator[Lock]:
+    """Be the one daemon of this home."""
+    path = lock_path(home)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _lock(descriptor, home)
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        yield Lock(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, home: Path) -> None:
+    """Somebody who only looks whether there is a daemon has it for a moment, too."""
+    for _ in range(_ATTEMPTS):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_PAUSE_SECONDS)
+    pid = _number(descriptor)
+    raise DaemonRunningError(f"the daemon of {home} is running already, as process {pid}")
+
+
+def _number(descriptor: int) -> int:
+    text = os.pread(descriptor, 20, 0)
+    return int(text) if text.strip().isdigit() else 0
+
+
+def pid(home: Path) -> int:
+    """The daemon's process, or 0 if there is none."""
+    try:
+        descriptor = os.open(lock_path(home), os.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _number(descriptor)
+    except OSError:
+        return 0
+    else:
+        return 0
+    finally:
+        os.close(descriptor)
+
+
+# --- what it says of itself -------------------------------------------------------------------
+
+
+def tell(home: Path, told: dict[str, Any]) -> None:
+    """Replace what the daemon last said. Not synced: after a crash there is no daemon to say it."""
+    path = _told_path(home)
+    draft = path.with_suffix(".part")
+    with _telling:
+        draft.write_bytes(orjson.dumps(told))
+        draft.replace(path)
+
+
+def told(home: Path) -> dict[str, Any]:
+    """What the daemon said last; nothing if that is no sense."""
+    try:
+        found = orjson.loads(_told_path(home).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def ask(home: Path, process: int) -> dict[str, Any]:
+    """Have the daemon say how it is now. One that does not answer in time is not waited for: then
+    its last words come without `answered`."""
+    before = _changed(home)
+    try:
+        os.kill(process, signal.SIGUSR1)
+    except OSError:
+        return told(home)
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while time.monotonic() < deadline:
+        if _changed(home) != before:
+            return {**told(home), "answered": True}
+        time.sleep(0.002)
+    return told(home)
+
+
+def _changed(home: Path) -> tuple[int, int]:
+    with suppress(OSError):
+        found = _told_path(home).stat()
+        return found.st_ino, found.st_mtime_ns
+    return 0, 0

@@ -1,0 +1,218 @@
+"""Is my work safe? What is known without asking anybody, quickly: the database, the daemon's own
+words, and what the last exchange left behind.
+
+Light: it stands at the prompt of people who look often, so nothing here loads PostgreSQL's driver
+or a key.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import orjson
+
+from syncd import clock, disk, running
+from syncd.errors import SyncdError
+from syncd.node import Node
+
+OK, ATTENTION, FAILED = "ok", "attention", "failed"
+_WARNING_MS, _STALE_MS = 30 * 60_000, 60 * 60_000
+# Beyond this, what waits is told from the numbers of the entries instead of being counted.
+_COUNTED = 2_000
+
+
+class Need(NamedTuple):
+    """Something that wants a person, and what he can do."""
+
+    what: str
+    remedy: str
+
+
+def status(node: Node) -> dict[str, Any]:
+    """CONTRACT: the document of `syncd status --json`."""
+    try:
+        return _status(node)
+    except SyncdError as error:
+        return _unusable(node, Need(error.message, error.remedy))
+
+
+def _unusable(node: Node, need: Need) -> dict[str, Any]:
+    """The same fields, with nothing in those that cannot be known."""
+    return {
+        "verdict": FAILED,
+        "safe_to_close": False,
+        "device_id": None,
+        "home": str(node.home),
+        "daemon": _daemon(node, running.pid(node.home), {}),
+        "cloud": {"state": "offline", "as_of": None, "circuit": "closed", "last_error": "",
+                  "clock_skew_ms": None},
+        "local": dict.fromkeys(("cursor", "tasks", "checkpoints", "db_bytes")),
+        "push": dict.fromkeys(("cursor", "pending", "last_at")),
+        "pull": dict.fromkeys(("cursor", "last_at", "behind")),
+        "conflicts": {"open": None},
+        "quarantined": None,
+        "agents": dict.fromkeys(("active", "warning", "stale")),
+        "jobs": [],
+        "attention": [need._asdict()],
+    }  # fmt: skip
+
+
+def _status(node: Node) -> dict[str, Any]:
+    store = node.store
+    pid = running.pid(node.home)
+    said = running.ask(node.home, pid) if pid else {}
+    state = dict(store.rows("states"))
+    local, push, pull = _local(node), _push(node, state), _pull(node, state)
+    conflicts, quarantined = store.row("counts_open") or (0, 0)
+    document: dict[str, Any] = {
+        "verdict": OK,
+        "safe_to_close": False,
+        "device_id": state.get("device_id", ""),
+        "home": str(node.home),
+        "daemon": _daemon(node, pid, said),
+        "cloud": _cloud(node, state, said if pid else {}),
+        "local": local,
+        "push": push,
+        "pull": pull,
+        "conflicts": {"open": conflicts},
+        "quarantined": quarantined,
+        "agents": agents(node),
+        "disk": {"free_bytes": disk.free(node.home),
+                 "problem": disk.problem(node)},
+        "jobs": said.get("jobs", []),
+    }  # fmt: skip
+    needs = _needs(document)
+    document["safe_to_close"] = (
+        document["cloud"]["state"] != "unconfigured" and not push["pending"] and not push["refused"]
+    )
+    document["verdict"] = ATTENTION if needs else OK
+    document["attention"] = [need._asdict() for need in needs]
+    return document
+
+
+# --- the parts --------------------------------------------------------------------------------
+
+
+def _daemon(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
+    started = float(said.get("started_at", 0)) if said.get("pid") == pid else 0.0
+    return {
+        "running": bool(pid),
+        "pid": pid or None,
+        "uptime_s": round(time.time() - started, 1) if pid and started else None,
+        "answers": bool(said.get("answered")),
+        "log": str(node.home / "log" / "daemon.log"),
+    }
+
+
+def _cloud(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str, Any]:
+    """The daemon's word if it has one, else what the last attempt said."""
+    last = node.store.row("last_attempt")
+    at, error = last or ("", "")
+    told = said.get("cloud", {})
+    known = "offline" if error or not at else "online"
+    heard = bool(told) and told.get("state") != "unconfigured"
+    configured = bool(node.settings["cloud.dsn"])
+    return {
+        "state": "unconfigured" if not configured else told["state"] if heard else known,
+        "as_of": (told.get("as_of", "") if heard else "") or at or None,
+        "circuit": told.get("circuit", "closed"),
+        "last_error": told["last_error"] if heard else error if configured else "",
+        "remedy": told.get("remedy", "") if heard else "",
+        "needs_person": heard and bool(told.get("needs_person")),
+        "next_attempt_s": said.get("next_attempt_s", 0.0),
+        "clock_skew_ms": int(state.get("skew_ms") or 0),
+    }
+
+
+def _local(node: Node) -> dict[str, Any]:
+    cursor, checkpoints, tasks, problems = node.store.row("counts_here") or (0, 0, 0, 0)
+    wal = node.database.with_name("context.db-wal")
+    size = node.database.stat().st_size + (wal.stat().st_size if wal.exists() else 0)
+    return {"cursor": cursor, "tasks": tasks, "checkpoints": checkpoints, "db_bytes": size,
+            "problems": problems}  # fmt: skip
+
+
+def _push(node: Node, state: dict[str, str]) -> dict[str, Any]:
+    sent_to = int(state.get("push_seq") or 0)
+    own, former = [state.get("device_id", "")], _former_ids(node, state)
+    newest = (node.store.row("newest") or (0,))[0]
+    if newest - sent_to <= _COUNTED or former:
+        wanted = orjson.dumps(own + former).decode()
+        (pending,) = node.store.row("pending_count", (sent_to, wanted)) or (0,)
+    else:
+        number, *_ = orjson.loads(state.get("acknowledged") or "[0]")
+        pending = node.store.own_head()[0] - number
+    (refused,) = node.store.row("refused_count", (orjson.dumps(own + former).decode(),)) or (0,)
+    (at,) = node.store.row("last_pushed") or ("",)
+    return {"cursor": sent_to, "pending": pending, "refused": refused, "last_at": at or None}
+
+
+def _former_ids(node: Node, state: dict[str, str]) -> list[str]:
+    """Other ids that this device has had under its login: its key is the same under each."""
+    keys = {row[0]: row[1] for row in node.store.rows("devices")}
+    mine, left = state.get("device_id", ""), orjson.loads(state.get("left") or "[]")
+    return [d for d, key in keys.items() if key == keys.get(mine) and d != mine and d not in left]
+
+
+def _pull(node: Node, state: dict[str, str]) -> dict[str, Any]:
+    row = node.store.row("cursor")
+    cursor = row[0] if row else 0
+    (at,) = node.store.row("last_pulled") or ("",)
+    behind = max(0, int(state.get("cloud_seq") or 0) - cursor)
+    return {"cursor": cursor, "last_at": at or None, "behind": behind}
+
+
+def _ages(node: Node) -> dict[str, int]:
+    """By the newest checkpoint of each task that is not done: who wrote it, and how many
+    milliseconds ago."""
+    newest: dict[str, int] = {}
+    for agent, hlc in node.store.rows("at_work"):
+        newest[agent] = max(newest.get(agent, 0), clock.milliseconds(hlc))
+    now = clock.wall_ms()
+    return {agent: now - at for agent, at in newest.items()}
+
+
+def silent(node: Node) -> list[str]:
+    """Agents that are taken to have crashed."""
+    return [agent for agent, age in _ages(node).items() if age > _STALE_MS]
+
+
+def agents(node: Node) -> dict[str, int]:
+    ages = list(_ages(node).values())
+    stale = sum(age > _STALE_MS for age in ages)
+    warning = sum(_WARNING_MS < age <= _STALE_MS for age in ages)
+    return {"active": len(ages) - stale - warning, "warning": warning, "stale": stale}
+
+
+# --- what wants a person ----------------------------------------------------------------------
+
+
+def _needs(document: dict[str, Any]) -> list[Need]:
+    cloud, push, daemon = document["cloud"], document["push"], document["daemon"]
+    found = []
+    if document["local"]["problems"]:
+        found.append(Need("entries are damaged", "`syncd audit verify` names them."))
+    if document["disk"]["problem"]:
+        found.append(
+            Need(
+                f"{document['disk']['problem']}: nothing is fetched or backed up, what you write "
+                "is kept",
+                "Make room, or raise disk.low_mb or disk.quota_mb; `syncd stats` shows sizes.",
+            )
+        )
+    if document["quarantined"]:
+        found.append(Need(f"{document['quarantined']:,} in quarantine", "`syncd quarantine list`"))
+    if cloud["state"] != "unconfigured" and push["pending"] and not daemon["running"]:
+        found.append(
+            Need(
+                "the daemon does not run, and entries wait", "`syncd start`, or `syncd sync` once."
+            )
+        )
+    if daemon["running"] and not daemon["answers"]:
+        found.append(
+            Need("the daemon does not answer", f"`syncd restart`; its log is {daemon['log']}")
+        )
+    if cloud["needs_person"]:  # being offline passes by itself; a login that is refused does not
+        found.append(Need(cloud["last_error"], cloud["remedy"]))
+    return found
