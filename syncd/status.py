@@ -63,7 +63,7 @@ def _status(node: Node) -> dict[str, Any]:
     pid = running.pid(node.home)
     said = running.ask(node.home, pid) if pid else {}
     state = dict(store.rows("states"))
-    local, push, pull = _local(node), _push(node, state), _pull(node, state)
+    local, push, pull = _local(node), _push(node, state), _pull(node, state, said)
     conflicts, quarantined = store.row("counts_open") or (0, 0)
     document: dict[str, Any] = {
         "verdict": OK,
@@ -155,11 +155,12 @@ def _former_ids(node: Node, state: dict[str, str]) -> list[str]:
     return [d for d, key in keys.items() if key == keys.get(mine) and d != mine and d not in left]
 
 
-def _pull(node: Node, state: dict[str, str]) -> dict[str, Any]:
+def _pull(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str, Any]:
     row = node.store.row("cursor")
     cursor = row[0] if row else 0
     (at,) = node.store.row("last_pulled") or ("",)
-    behind = max(0, int(state.get("cloud_seq") or 0) - cursor)
+    known = max(int(state.get("cloud_seq") or 0), said.get("cloud", {}).get("cloud_seq", 0))
+    behind = max(0, known - cursor)
     return {"cursor": cursor, "last_at": at or None, "behind": behind}
 
 

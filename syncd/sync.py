@@ -136,6 +136,10 @@ class Engine:
         """What an auditor writes stays on this machine; he fetches all the same."""
         return self.replica.membership.kind != "auditor"
 
+    def asked(self) -> Standing:
+        """Where the replica stands now, without doing anything about it."""
+        return self._hello()
+
     def _hello(self) -> Standing:
         """A home that was given another login goes on under another device id: the one it had
         stays the first login's for ever."""

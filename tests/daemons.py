@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from machines import SYNCD, Machine
+import psycopg
+import pytest
+from machines import SYNCD, Machine, Team
 
 from syncd import running
 
@@ -120,6 +123,14 @@ def daemon_of(machine: Machine, *words: str, **environment: str) -> Iterator[Dae
 
 
 @contextmanager
+def online(*machines: Machine, **environment: str) -> Iterator[list[Daemon]]:
+    """The daemons of several machines, once each has met the replica."""
+    with ExitStack() as stack:
+        started = [stack.enter_context(daemon_of(m, **environment)) for m in machines]
+        yield [daemon.online() for daemon in started]
+
+
+@contextmanager
 def ending(*machines: Machine) -> Iterator[None]:
     """For daemons that `syncd start` made: none of them outlives the block."""
     try:
@@ -210,7 +221,7 @@ def dsn_of(machine: Machine) -> str:
     return credentials.dsn(machine.home, config.load(machine.home / "config.toml"))
 
 
-def in_replica(team: Any) -> int:
+def in_replica(team: Team) -> int:
     return int(team.sql("SELECT count(*) FROM syncd.log")[0][0])
 
 
@@ -218,3 +229,74 @@ def files_with(folder: Path, text: str) -> set[str]:
     """The names of the files that hold it."""
     found = (file for file in folder.rglob("*") if file.is_file())
     return {file.name for file in found if text.encode() in file.read_bytes()}
+
+
+# --- what stories have in common ------------------------------------------------------------------
+
+# The longest pause between two attempts, where a story waits for one.
+QUICK = {"SYNCD_DAEMON_RETRY_SECONDS": "0.3"}
+
+
+@pytest.fixture
+def ann(team: Team) -> Machine:
+    return team.machine()
+
+
+@pytest.fixture
+def bob(team: Team, ann: Machine) -> Machine:
+    return team.machine()
+
+
+@contextmanager
+def away(team: Team, how: str = "fast") -> Iterator[None]:
+    """The replica's server does not run meanwhile."""
+    team.cluster.stop(how)
+    try:
+        yield
+    finally:
+        team.cluster.start()
+
+
+@contextmanager
+def held(team: Team) -> Iterator[None]:
+    """The server takes what is sent, and answers only afterwards."""
+    with psycopg.connect(team.cluster.superuser_dsn(team.database)) as busy:
+        busy.execute("SELECT FROM syncd.organizations FOR UPDATE")
+        yield
+
+
+def waiting(team: Team) -> int:
+    """How many sessions wait for a lock at the server."""
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    return int(team.sql(asked)[0][0])
+
+
+def has(machine: Machine, entry_id: str) -> bool:
+    return machine.sql("SELECT 1 FROM log WHERE entry_id = ?", entry_id) == [(1,)]
+
+
+def arrives(entry_id: str, *machines: Machine, seconds: float = 30.0) -> None:
+    for machine in machines:
+        until(lambda m=machine: has(m, entry_id), seconds)  # type: ignore[misc]
+
+
+def safe(machine: Machine) -> bool:
+    return status(machine)["safe_to_close"] is True
+
+
+def sent(machine: Machine) -> bool:
+    return machine.sql("SELECT count(*) FROM log WHERE cloud_seq IS NULL") == [(0,)]
+
+
+def same(*machines: Machine) -> bool:
+    first, *others = (machine.entries() for machine in machines)
+    return all(sent(machine) for machine in machines) and all(other == first for other in others)
+
+
+@contextmanager
+def locked(machine: Machine) -> Iterator[None]:
+    """Another program is in the middle of a write of its own."""
+    with closing(sqlite3.connect(machine.home / "context.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import daemon_of, ending, shown, status, until
+from daemons import ann, daemon_of, ending, shown, status, until
 from machines import Machine, Result, Team, runner, team
 
-__all__ = ["runner", "team"]
+__all__ = ["ann", "runner", "team"]
 
 NUMBER, TEXT = (int, float), (str,)
 MAYBE_TEXT, MAYBE_NUMBER = (str, type(None)), (int, float, type(None))
@@ -71,11 +71,6 @@ def told(result: Result, code: int, verdict: str) -> dict[str, Any]:
 
 def first_line(machine: Machine) -> str:
     return machine.run("status").out.splitlines()[0]
-
-
-@pytest.fixture
-def ann(team: Team) -> Machine:
-    return team.machine()
 
 
 # --- states ---------------------------------------------------------------------------------------

@@ -94,6 +94,13 @@ class Exchanger(threading.Thread):
         with suppress(BlockingIOError):  # it is ringing already
             os.write(self._rope, b"!")
 
+    def hurry(self) -> None:
+        """The machine woke up, or its network changed: whoever still waits for an answer on the
+        old connection would wait for long."""
+        self.want(HURRY)
+        if replica := self._replica:
+            replica.cut()
+
     def finish(self, seconds: float) -> bool:
         """Send what is left, then end; whether that was done in time."""
         self._stop_by = time.monotonic() + seconds
@@ -111,8 +118,9 @@ class Exchanger(threading.Thread):
                 self._reopen()
             if wanted & {HURRY, RELOAD, REOPEN}:
                 self._hang_up()
-                self.breaker = self.breaker.hurried()
                 wanted |= {PUSH, PULL}
+            if stopping or wanted & {HURRY, RELOAD, REOPEN}:
+                self.breaker = self.breaker.hurried()
             self.breaker = self.breaker.asked(time.monotonic())
             if not self.breaker.blocks:
                 self._attempt({PUSH} if stopping else wanted)
@@ -192,6 +200,8 @@ class Exchanger(threading.Thread):
         self._tell(engine, pushed + pulled)
         if not wanted & {PUSH, PULL, REPORT}:
             return  # it was not asked
+        if self._replica.news():  # it came with an answer
+            self.want(PULL)
         self.cloud = self.cloud._replace(
             state=ONLINE, as_of=clock.iso(clock.wall_ms()), last_error="", remedy="",
             needs_person=False,
@@ -254,6 +264,7 @@ class Exchanger(threading.Thread):
         if self.disk_problem:
             if not before:  # news may come often, and a full disk is no place for long logs
                 logs.warning("nothing is fetched", why=self.disk_problem)
+            self.cloud = self.cloud._replace(cloud_seq=engine.asked().cloud_seq)
             return 0
         began = time.monotonic()
         with self._node.exchanging():

@@ -57,6 +57,7 @@ class Daemon:
         self._signals: list[int] = []
         self._started = time.time()
         self._reload_at = _NEVER
+        self._settings_file = _signature(node)
         self._done: dict[str, dict[str, Any]] = {}
         self._results: dict[str, dict[str, Any]] = {}
         self._scheduler = BackgroundScheduler(
@@ -125,10 +126,11 @@ class Daemon:
             if self._heed_signals():
                 return
             self._heed_watch(bool(set(ready) - {bell}))
+            self._heed_settings()
             now = _now()
             if before.slept(now, tick):
                 logs.info("woke up", after_s=round(now.wall - before.wall, 1))
-                self._exchanger.want(exchanger.HURRY)
+                self._exchanger.hurry()
                 if now.wall < before.wall:  # or what is due by the clock would wait as long again
                     self._schedule()
             before = now
@@ -147,7 +149,7 @@ class Daemon:
             elif number == signal.SIGUSR1:
                 self._tell()
             elif number == signal.SIGCONT:
-                self._exchanger.want(exchanger.HURRY)
+                self._exchanger.hurry()
         return False
 
     def _heed_watch(self, something: bool) -> None:
@@ -157,8 +159,12 @@ class Daemon:
             names = self._watch.names()
             if names & {"context.db-wal", "context.db"}:
                 self._exchanger.want(exchanger.LOOK)
-            if "config.toml" in names:
-                self._reload_at = time.monotonic() + _SETTLE_SECONDS
+
+    def _heed_settings(self) -> None:
+        """A file that is being written is waited for."""
+        before, self._settings_file = self._settings_file, _signature(self._node)
+        if before != self._settings_file:
+            self._reload_at = time.monotonic() + _SETTLE_SECONDS
         if time.monotonic() >= self._reload_at:
             self._reload()
 
@@ -263,6 +269,15 @@ class Daemon:
         due = job.next_run_time
         at = clock.iso(int(due.timestamp() * 1000)) if due else ""
         return {"name": job.id, "next_at": at, **self._done.get(job.id, {})}
+
+
+def _signature(node: Node) -> tuple[int, ...]:
+    """Changes with the file of settings."""
+    try:
+        found = (node.home / "config.toml").stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _now() -> Pulse:

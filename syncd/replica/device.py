@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import psycopg
@@ -228,6 +231,13 @@ class Replica:
         """Becomes readable with news, or when the connection ends; -1 without one."""
         connected = self._connection is not None and not self._connection.closed
         return self._connection.fileno() if self._connection and connected else -1
+
+    def cut(self) -> None:
+        """End the connection under whoever waits for an answer on it, from another thread."""
+        descriptor = self.fileno()
+        if descriptor >= 0:
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as line:
+                line.shutdown(socket.SHUT_RDWR)
 
     def news(self) -> bool:
         """Whether something was announced since the last call. Raises if the connection ended."""
