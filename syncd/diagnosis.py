@@ -317,7 +317,7 @@ def _replica(node: Node) -> Check:
     try:
         member = replica.membership
     except ReplicaUnreachableError as error:
-        return Check("", "ok", f"offline ({error.message})")
+        return Check("", "ok", f"configured; it does not answer now ({error.message})")
     finally:
         replica.close()
     return Check("", "ok", f"{member.machine} of {member.member}, in {member.organization}")

@@ -193,7 +193,5 @@ def binaries(version: str) -> Path:
         raise EmbeddedError(f"there is no embedded PostgreSQL {version}", f"There are: {known}.")
     package = find_spec(_PACKAGE)
     if package is None or package.origin is None:
-        raise EmbeddedError(
-            "the embedded PostgreSQL is not installed", "pip install 'syncd[embedded]'"
-        )
+        raise EmbeddedError("the embedded PostgreSQL is not installed", "pip install '.[embedded]'")
     return Path(package.origin).resolve().parent / _INSTALLATIONS[version] / "bin"

@@ -13,6 +13,8 @@ class SyncdError(Exception):
     exit_code = 1
     remedy = "Run `syncd doctor` to check this installation."
     data_safe = True
+    # Whether it may be over some time without anybody's doing.
+    passes = False
 
     def __init__(
         self, message: str, remedy: str | None = None, *, data_safe: bool | None = None
@@ -140,6 +142,7 @@ class StoreError(SyncdError):
 
 class StoreBusyError(StoreError):
     code = "busy"
+    passes = True
     remedy = "Another program holds the database locked: close it, then run the command again."
 
 
@@ -199,11 +202,15 @@ class ReplicaError(SyncdError):
 
 class UnconfiguredError(ReplicaError):
     code = "unconfigured"
-    remedy = "`syncd login` with the DSN that `syncd admin member add` printed."
+    remedy = (
+        "`syncd login` with the DSN that `syncd admin member add` printed, or `syncd cloud try` "
+        "for a replica on this machine."
+    )
 
 
 class ReplicaUnreachableError(ReplicaError):
     code = "unreachable"
+    passes = True
     exit_code = 6
     remedy = (
         "Your work is safe on this machine and is sent when the replica answers again; "
@@ -231,12 +238,14 @@ class TLSRefusedError(ReplicaError):
 
 class ReplicaReadOnlyError(ReplicaError):
     code = "replica_read_only"
+    passes = True
     exit_code = 6
     remedy = "This server is a standby or set read-only: use the primary's address in the DSN."
 
 
 class ReplicaFullError(ReplicaError):
     code = "replica_full"
+    passes = True
     exit_code = 6
     remedy = "Free space on the server; your work is safe on this machine and is sent then."
 

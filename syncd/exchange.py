@@ -10,6 +10,7 @@ import orjson
 
 from syncd import clock
 from syncd.entry import CHECKPOINT, CREATE, PURGE, Entry
+from syncd.errors import SyncdError
 from syncd.purges import purge_in, take_effect
 from syncd.replica import Verdict
 from syncd.seal import GENESIS
@@ -124,11 +125,13 @@ class Exchange:
         row = self.store.row("pending_count", (self.sent_to(), _json(self.own_ids())))
         return row[0] if row else 0
 
-    def note(self, pushed: int, pulled: int, error: str = "") -> None:
+    def note(self, pushed: int, pulled: int, error: SyncdError | None = None) -> None:
         """Keep what came of an attempt, for `explain` and `status`."""
+        message = error.message if error else ""
         with self.store.transaction():
-            self.run("add_attempt", clock.iso(clock.wall_ms()), pushed, pulled, error)
+            self.run("add_attempt", clock.iso(clock.wall_ms()), pushed, pulled, message)
             self.run("trim_attempts")
+            self.put_state("remedy", error.remedy if error and not error.passes else "")
 
     def refused(self) -> list[str]:
         """Entries of this device of which the replica has only the header, and nobody has decided

@@ -118,8 +118,8 @@ def _cloud(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str,
         "as_of": (told.get("as_of", "") if heard else "") or at or None,
         "circuit": told.get("circuit", "closed"),
         "last_error": told["last_error"] if heard else error if configured else "",
-        "remedy": told.get("remedy", "") if heard else "",
-        "needs_person": heard and bool(told.get("needs_person")),
+        "remedy": told.get("remedy", "") if heard else state.get("remedy", ""),
+        "needs_person": bool(told.get("needs_person") if heard else state.get("remedy")),
         "next_attempt_s": said.get("next_attempt_s", 0.0),
         "clock_skew_ms": int(state.get("skew_ms") or 0),
     }
@@ -204,7 +204,8 @@ def _needs(document: dict[str, Any]) -> list[Need]:
         )
     if document["quarantined"]:
         found.append(Need(f"{document['quarantined']:,} in quarantine", "`syncd quarantine list`"))
-    if cloud["state"] != "unconfigured" and push["pending"] and not daemon["running"]:
+    stopped = cloud["state"] != "unconfigured" and push["pending"] and not daemon["running"]
+    if stopped and not cloud["needs_person"]:
         found.append(
             Need(
                 "the daemon does not run, and entries wait", "`syncd start`, or `syncd sync` once."

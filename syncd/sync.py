@@ -92,9 +92,9 @@ class Engine:
                 time.sleep(self.announce_in)
                 self.announce()
         except SyncdError as error:
-            self.exchange.note(pushed, pulled, error.message)
+            self.exchange.note(pushed, pulled, error)
             raise
-        self.exchange.note(pushed, pulled, "")
+        self.exchange.note(pushed, pulled)
         conflicts, quarantined = self.exchange.store.row("counts_open") or (0, 0)
         return Outcome(pushed, pulled, conflicts, quarantined, self.exchange.pending_count())
 

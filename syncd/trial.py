@@ -48,6 +48,12 @@ def prepare(node: Node) -> Trial | None:
         return here.prepared()
 
 
+def known(node: Node) -> str:
+    """The id of the organization that a home was given here, if it was."""
+    row = node.store.row("state", (_STATE,))
+    return str(orjson.loads(row[0])["organization"]) if row else ""
+
+
 class _Preparation:
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -9,6 +9,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -552,9 +553,10 @@ def test_a_copy_of_a_damaged_database_never_takes_an_intact_ones_place(
 # --- what people see --------------------------------------------------------------------------
 
 
-def on_a_terminal(*arguments: str) -> str:
+def on_a_terminal(*arguments: str, columns: int = 80, code: int = 0) -> str:
     """Run with a terminal for stdout and return what it shows."""
     leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (24, columns))
     process = subprocess.Popen([SYNCD, *arguments], stdout=follower, stderr=follower)
     os.close(follower)
     shown = b""
@@ -567,7 +569,7 @@ def on_a_terminal(*arguments: str) -> str:
             break
         shown += chunk
     os.close(leader)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=30) == code
     return shown.decode()
 
 
@@ -607,6 +609,97 @@ def test_tables_in_a_pipe_are_never_cut() -> None:
     create(long)
     assert long in ok("task", "list").out
     assert long in ok("checkpoint", "list").out
+
+
+def shown_on(columns: int, *arguments: str, code: int = 0) -> list[str]:
+    """The lines, without colours, that a terminal of so many columns shows."""
+    shown = on_a_terminal(*arguments, columns=columns, code=code)
+    return re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_shows_ids_and_times_on_one_line(columns: int) -> None:
+    task = "a-project@some-branch"
+    ids = [create(task, "--phase", "implementing", "--pending", "x") for _ in range(12)]
+    ok("backup", "create")
+    for command in (("history", task), ("list",), ("search", "x")):
+        first, *lines = shown_on(columns, "checkpoint", *command)
+        assert ("TASK" in first) == (command[0] != "history")
+        found = [line.split()[0] for line in lines]
+        assert len(lines) == len(set(found)) == (10 if command[0] == "history" else 12)
+        assert all(len(name) >= 13 and any(i.startswith(name) for i in ids) for name in found)
+        assert all(re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", line) for line in lines)
+        assert ids[-1] in ok("checkpoint", *command).out
+    assert len(shown_on(columns, "audit", "list")) == 13
+    (name,) = [b["name"] for b in ok("backup", "list", "--json").json()]
+    assert shown_on(columns, "backup", "list")[1].startswith(name + " ")
+    for command in (("audit", "list"), ("backup", "list"), ("config",), ("task", "list")):
+        lines = [line for line in shown_on(columns, *command) if not line.startswith("Home: ")]
+        assert max(map(len, lines)) <= columns
+
+
+def test_a_terminal_folds_text_between_words_only() -> None:
+    title = "Several considerably longish words describing circumstances thoroughly"
+    ok("task", "add", "a-task", "--title", title)
+    words = " ".join(shown_on(80, "task", "list")).split()
+    assert [word for word in title.split() if word in words] == title.split()
+    assert "MEANING" in "".join(shown_on(120, "config"))
+    assert "MEANING" not in "".join(shown_on(80, "config"))
+
+
+def test_an_error_is_wrapped_between_words_on_a_terminal_only() -> None:
+    lines = shown_on(40, "checkpoint", "latest", "no-such-task", code=4)
+    assert max(map(len, lines)) <= 40
+    plain = run("checkpoint", "latest", "no-such-task").err
+    assert " ".join(lines).split() == plain.split()
+    assert len(plain.splitlines()) == 3 < len(lines)
+    long = "x" * 100
+    assert shown_on(40, "checkpoint", "show", long, code=4)[0].startswith("Error: there is no")
+
+
+def test_the_ids_of_a_table_are_as_short_as_they_stay_different() -> None:
+    from syncd.cli.render import _brief
+
+    same = "01a1e484-deab-75da-a485-e72195ede64"
+    other = "11a1e484-deab-75da-a485-e72195ede64d"
+    rows = [[f"{same}d", "2026-11-16T21:22:11.435+01:00"], [f"create {same}e", other]]
+    assert _brief(rows) == [
+        [f"{same}d", "2026-11-16 20:22:11"], [f"create {same}e", "11a1e484-deab"],
+    ]  # fmt: skip
+
+
+# --- small helps --------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_says_nothing_is_written_with_a_warning() -> None:
+    assert "says nothing" in ok(*CREATE, "--phase", "testing").err
+    assert ok(*CREATE, "--focus", "x").err == ""
+    assert ok(*CREATE, "-f", "-", stdin='{"execution_state": {"stage": "x"}}').err == ""
+    assert len(ok("checkpoint", "list", "--json").json()) == 3
+
+
+def test_errors_name_the_next_step() -> None:
+    assert "Did you mean 'checkpoint'" in run("checkpont").err
+    assert "Add --task NAME" in run("checkpoint", "create", "--agent", "a").err
+    assert "syncd cloud try" in run("device", "list").err
+
+
+def test_nothing_to_show_is_said_in_its_own_words() -> None:
+    assert ok("conflicts", "list").out == "No open conflicts.\n"
+    assert ok("quarantine", "list").out == "Nothing is in quarantine.\n"
+    assert ok("checkpoint", "list").out == "Nothing found.\n"
+
+
+def test_an_erased_checkpoint_is_listed_as_such() -> None:
+    ok("erase", create("t", "--focus", "x"), "--yes")
+    assert " erased " in ok("checkpoint", "list").out
+
+
+def test_the_audit_says_what_a_signature_covers() -> None:
+    first = create()
+    assert "none signed yet" in ok("audit", "verify").out
+    ok("checkpoint", "finalize", first)
+    assert "2 entries, 1 signature, which covers all" in ok("audit", "verify").out
 
 
 def test_help_shows_everyday_commands_first_and_every_command_has_help() -> None:

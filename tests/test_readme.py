@@ -49,16 +49,20 @@ def test_the_five_minutes_work_as_written(tmp_path: Path) -> None:
     assert "Intact" in done.stdout
 
 
-def test_two_machines_are_connected_as_written(postgres: Session, tmp_path: Path) -> None:
-    """Pasting the DSN is what a script does with a pipe."""
+@pytest.mark.parametrize("before", ["nothing", "cloud try"])
+def test_two_machines_are_connected_as_written(
+    before: str, postgres: Session, tmp_path: Path
+) -> None:
+    """Whether `make run` came first or not. Pasting the DSN is what a script does with a pipe."""
     section = README.split("## Connect two machines")[1].split("**A managed PostgreSQL.**")[0]
     script = "\n".join(re.findall(r"```sh\n(.*?)```", section, re.S))
     script = re.sub(r"^syncd (admin member|device) add .*$", r"DSN=$(\g<0>\n)", script, flags=re.M)
     script = re.sub(r"syncd login .*$", "syncd login - <<< \"${DSN%%$'\\n'*}\"", script, flags=re.M)
-    script = script.replace("/tmp/desktop", str(tmp_path / "desktop"))
-    begin = "set -euo pipefail\nsyncd checkpoint create --task dark-mode --agent ann\n"
+    for name in ("laptop", "desktop"):
+        script = script.replace(f"/tmp/{name}", str(tmp_path / name))
+    begin = "set -euo pipefail\n" + ("syncd cloud try\n" if before == "cloud try" else "")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    folder = postgres.place("readme")
+    folder = postgres.place(f"readme {before}".replace(" ", "-"))
     done = subprocess.run(
         ["bash", "-c", begin + script], cwd=tmp_path, capture_output=True, text=True, timeout=120,
         env={**os.environ, "PATH": path, "SYNCD_CLOUD_FOLDER": str(folder)},

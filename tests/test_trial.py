@@ -87,7 +87,8 @@ def test_what_the_text_says_to_try_works(folder: Path, tmp_path: Path) -> None:
                           text=True, timeout=60)  # fmt: skip
     assert said.returncode == 0, said.stderr
     lines = [line.strip() for line in said.stdout.splitlines() if line.startswith("  ")]
-    script = [line for line in lines if line.startswith(("export ", "syncd "))]
+    script = [line for line in lines if line.startswith(("export ", "syncd ", "--"))]
+    assert max(map(len, script)) <= 78 or str(tmp_path) in max(script, key=len)
     assert [line for line in script if line.startswith("syncd demo")]
     script = [line for line in script if not line.startswith("syncd demo")]
     text = "set -e\n" + "\n".join(script).replace("/tmp/second", str(tmp_path / "second"))
@@ -99,6 +100,42 @@ def test_what_the_text_says_to_try_works(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Safe to close the lid" in done.stdout
     assert "· my own task" in done.stdout
+
+
+def test_a_second_machine_is_told_the_next_step_only(home: Home) -> None:
+    mine, other = home("first"), home("second")
+    tried(mine)
+    said = mine.ok("--home", str(other.home), "cloud", "try").out
+    assert said.endswith(f"\n\nNext: syncd --home {other.home} sync\n")
+    assert mine.ok("--home", str(other.home), "sync").code == 0
+
+
+def test_a_login_of_another_organization_is_refused_with_both_names(
+    home: Home, folder: Path
+) -> None:
+    mine = home("both names")
+    tried(mine)
+    with closing(Administration(embedded.up(folder).admin_dsn)) as admin:
+        organization = admin.create_organization("acme of both names")
+        dsn = admin.add_member(organization, "ann", "member", "laptop").dsn
+    refused = mine.run("login", "-", "--json", stdin=dsn)
+    assert refused.code == 2
+    assert "belongs to trial, not acme of both names" in refused.error()["message"]
+    assert "SYNCD_HOME" in refused.error()["remedy"]
+
+
+def test_a_restored_backup_says_that_the_replica_gives_back_what_it_has(home: Home) -> None:
+    mine = home("restored")
+    tried(mine)
+    mine.create()
+    mine.sync()  # others have written to this replica
+    name = mine.json("backup", "create")["name"]
+    later = mine.create()
+    mine.sync()
+    said = mine.ok("backup", "restore", name).out
+    assert "Only there: 1 entry; those the replica has come back at the next sync." in said
+    mine.sync()
+    assert mine.json("checkpoint", "show", later)["verified"]
 
 
 # --- what an earlier attempt left ---------------------------------------------------------------

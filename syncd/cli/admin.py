@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from syncd.cli.device import (
     one_of,
 )
 from syncd.cli.verb import App, Name, verb
-from syncd.errors import UnconfiguredError
+from syncd.errors import CheckpointExistsError, UnconfiguredError
 
 if TYPE_CHECKING:
     from syncd.replica import Administration
@@ -101,8 +102,19 @@ def add_member(app: App, organization: str, name: str, role: str, machine: str) 
     """
     with administration(app) as replica:
         found = replica.organization(organization)
-        made = replica.add_member(found.id, name, role, machine)
+        try:
+            made = replica.add_member(found.id, name, role, machine)
+        except CheckpointExistsError as error:
+            raise CheckpointExistsError(error.message, _member_exists(found.name, name)) from None
     app.emit(login_document(made, found.id), lambda: login_text(made))
+
+
+def _member_exists(organization: str, name: str) -> str:
+    words = f"{shlex.quote(organization)} {shlex.quote(name)}"
+    return (
+        f"A new DSN for {name}: `syncd admin member reset {words}`; another machine: "
+        f"`syncd admin device add {words} MACHINE`."
+    )
 
 
 @member.command("remove")

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from syncd import __version__
+from syncd.cli import render
 from syncd.cli.verb import App
 from syncd.errors import SyncdError, UsageError
 
@@ -91,6 +92,17 @@ class Tree(click.Group):
         )
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            # click looks for similar names among the commands that are loaded: here, none.
+            raise click.exceptions.NoSuchCommand(
+                error.command_name, possibilities=_TOP, ctx=ctx
+            ) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, paths in _SECTIONS.items():
             with formatter.section(title):
@@ -166,9 +178,12 @@ def _fail(error: SyncdError, as_json: bool) -> int:
         click.echo(json.dumps({"error": error.as_dict()}, ensure_ascii=False), err=True)
     else:
         safe = "safe" if error.data_safe else "damaged, as said above"
-        click.echo(click.style("Error: ", fg="red", bold=True) + error.message, err=True)
-        click.echo(click.style("Remedy: ", bold=True) + error.remedy, err=True)
-        click.echo(click.style("Data: ", bold=True) + safe, err=True)
+        for label, text, colour in (
+            ("Error: ", error.message, "red"),
+            ("Remedy: ", error.remedy, None),
+            ("Data: ", safe, None),
+        ):
+            click.echo(render.labelled(label, text, colour, err=True), err=True)
     return error.exit_code
 
 

@@ -61,8 +61,7 @@ def verify(app: App, ctx: click.Context) -> None:
 def _verdict(report: dict[str, Any]) -> str:
     if report["ok"]:
         entries = render.count(report["entries"], "entry", "entries")
-        signatures = render.count(report["signatures"], "signature", "signatures")
-        return click.style("Intact: ", fg="green", bold=True) + f"{entries}, {signatures}"
+        return render.labelled("Intact: ", f"{entries}, {_signed(report['signatures'])}", "green")
     found = render.count(len(report["problems"]), "problem", "problems")
     lines = [click.style(found, fg="red", bold=True)]
     for item in report["problems"]:
@@ -71,6 +70,14 @@ def _verdict(report: dict[str, Any]) -> str:
         "Views are mended by `syncd rebuild`, entries only by a backup: `syncd backup list`"
     )
     return "\n".join(lines)
+
+
+def _signed(signatures: int) -> str:
+    if not signatures:
+        return "none signed yet (finalizing signs, and so does sending)"
+    covers = "which covers" if signatures == 1 else "each of which covers"
+    count = render.count(signatures, "signature", "signatures")
+    return f"{count}, {covers} all that its device wrote before"
 
 
 @click.command()
@@ -111,7 +118,8 @@ def _story(found: dict[str, Any]) -> str:
         )
         place = f", number {version['cloud_seq']} there" if version["cloud_seq"] else ""
         lines.append(f"  replica: {version['verdict']}{place}")
-    return "\n".join([*lines, *_elsewhere(found.get("safe", {}))])
+    lines += _elsewhere(found.get("safe", {}))
+    return "\n".join(render.wrapped(line, indent="    ") for line in lines)
 
 
 def _elsewhere(safe: dict[str, Any]) -> list[str]:

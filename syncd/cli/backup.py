@@ -47,7 +47,7 @@ def list_(app: App) -> None:
         (b.name, b.created_at, render.size(b.bytes), "yes" if b.intact else "NO") for b in found
     ]
     columns = ("NAME", "CREATED", "SIZE", "INTACT")
-    app.emit([_document(b) for b in found], lambda: render.table(columns, rows))
+    app.emit([_document(b) for b in found], lambda: render.table(columns, rows, whole=("NAME",)))
 
 
 @backup.command()
@@ -68,8 +68,10 @@ def restore(app: App, name: str) -> None:
     text = f"Restored {render.count(done.entries, 'entry', 'entries')}."
     text += f" The database before is kept in {done.replaced}"
     if done.only_in_replaced:
-        text += f"\nOnly there: {render.count(done.only_in_replaced, 'entry', 'entries')}."
-    app.emit(document, text)
+        text += f"\nOnly there: {render.count(done.only_in_replaced, 'entry', 'entries')}"
+        configured = node.settings["cloud.dsn"]
+        text += "; those the replica has come back at the next sync." if configured else "."
+    app.emit(document, lambda: render.wrapped(text))
 
 
 def _document(item: backups.Backup) -> dict[str, Any]:

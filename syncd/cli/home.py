@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,10 +51,20 @@ def config(app: App) -> None:
         }
         for v in values
     ]
-    rows = [(v.setting.name, _shown(v), v.source, v.setting.help) for v in values]
-    title = f"Home: {app.node.home}\n"
+    app.emit(document, lambda: f"Home: {app.node.home}\n{_settings(values, app.node.home)}")
+
+
+def _settings(values: list[Value], home: Path) -> str:
+    """A narrow terminal has no room for what they mean."""
+    near = f"{home}/" if render.width(sys.stdout) else ""
+    rows = [
+        (v.setting.name, _shown(v), v.source.removeprefix(near), v.setting.help) for v in values
+    ]
     columns = ("SETTING", "VALUE", "FROM", "MEANING")
-    app.emit(document, lambda: title + (render.table(columns, rows) or ""))
+    text = render.table(columns, rows, whole=("SETTING", "FROM", "MEANING"), spare=("MEANING",))
+    if "MEANING" in text.partition("\n")[0]:
+        return text
+    return f"{text}\nWhat they mean: on a wider terminal, with --json, or in the README."
 
 
 def _shown(value: Value) -> Any:
@@ -84,8 +96,12 @@ def doctor(app: App, ctx: click.Context) -> None:
 
 def _check_line(check: Any) -> str:
     colour = {"ok": "green", "attention": "yellow", "failed": "red"}[check.state]
-    line = f"{click.style(f'{check.state:<9}', fg=colour)} {check.name:<12} {check.detail}"
-    return f"{line}\n{'':<23}{check.remedy}" if check.remedy else line
+    indent = " " * 23
+    line = render.labelled(
+        f"{check.state:<9}", f" {check.name:<12} {check.detail}", colour, indent=indent
+    )
+    remedy = render.wrapped(indent + check.remedy, indent=indent)
+    return f"{line}\n{remedy}" if check.remedy else line
 
 
 @click.command()
@@ -111,7 +127,7 @@ def _stats_text(found: dict[str, Any]) -> str:
         lines.append(click.style(f"Damaged      {found['problems']:,}", fg="red"))
     rows = [(t["id"], t["checkpoints"], t["tokens"]) for t in found["largest_tasks"]]
     if rows:
-        lines.append(render.table(("TASK", "CHECKPOINTS", "TOKENS"), rows) or "")
+        lines.append(render.table(("TASK", "CHECKPOINTS", "TOKENS"), rows))
     return "\n".join(lines)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TextIO
 
 import click
 
@@ -12,25 +16,167 @@ _PHASE_COLOURS = {"complete": "green", "handoff": "magenta", "testing": "cyan"}
 _STATUS_COLOURS = {"complete": "green", "blocked": "red", "failed": "red", "escalated": "red"}
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str | None:
-    """A table as wide as the terminal; in a pipe, aligned text that is never cut."""
+def width(stream: TextIO) -> int | None:
+    """How wide the terminal is that it goes to; None in a pipe."""
+    if not stream.isatty():
+        return None
+    return os.get_terminal_size(stream.fileno()).columns or 80
+
+
+def wrapped(text: str, *, indent: str = "", err: bool = False) -> str:
+    """Lines that end between words on a terminal; in a pipe, the text as it is."""
+    columns = width(sys.stderr if err else sys.stdout)
+    if columns is None:
+        return text
+    return "\n".join(
+        textwrap.fill(
+            line, max(columns, 20), subsequent_indent=indent, break_long_words=False,
+            break_on_hyphens=False, replace_whitespace=False, drop_whitespace=True,
+        )
+        for line in text.splitlines()
+    )  # fmt: skip
+
+
+def labelled(
+    label: str, text: str, fg: str | None = None, *, indent: str = "", err: bool = False
+) -> str:
+    """A text after a coloured word, wrapped as one."""
+    shown = wrapped(label + text, indent=indent, err=err)
+    word = label.rstrip()  # a long word after it may have to begin a line
+    return click.style(word, fg=fg, bold=True) + shown.removeprefix(word)
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+_ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[+-]\d\d:\d\d|Z)")
+# The shortest beginning that is shown: of a UUIDv7, the time.
+_SHORTEST_ID = 13
+# So narrow a column becomes, by breaking words, where nothing else helps.
+_NARROWEST = 8
+
+
+class _Column(NamedTuple):
+    """`whole`: its cells are for copying, or for comparing, and never take two lines."""
+
+    name: str
+    cells: list[str]
+    whole: bool
+
+    def widest(self) -> int:
+        return max(map(_cells, (self.name, *self.cells)))
+
+    def least(self) -> int:
+        """As wide as its longest word."""
+        if self.whole:
+            return self.widest()
+        words = (word for text in (self.name, *self.cells) for word in text.split())
+        return max(map(_cells, words))
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    whole: Sequence[str] = (),
+    spare: Sequence[str] = (),
+    empty: str = "Nothing found.",
+) -> str:
+    """A table as wide as the terminal; in a pipe, aligned text that is never cut.
+
+    On a terminal ids are shortened, times brief, and texts folded between words, but not those of
+    the columns `whole`. The columns `spare` are left out where there is no room for all.
+    """
+    texts = [["" if cell is None else clean(cell) for cell in row] for row in rows]
+    if not texts:
+        return empty
+    room = width(sys.stdout)
+    brief = _brief(texts) if room else texts
+    found = [
+        _Column(name, list(cells), name in whole or any(map(_exact, full)))
+        for name, cells, full in zip(
+            columns, zip(*brief, strict=True), zip(*texts, strict=True), strict=True
+        )
+    ]
+    for name in spare:
+        if room and _taken([column.least() for column in found]) > room:
+            found = [column for column in found if column.name != name]
+    return _drawn(found, _fitting(found, room), room)
+
+
+def _taken(widths: Sequence[int], gap: int = 1) -> int:
+    return sum(widths) + gap * (len(widths) - 1)
+
+
+def _drawn(columns: Sequence[_Column], widths: Sequence[int], room: int | None) -> str:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else 100_000, no_color=not terminal, highlight=False)
-    grid = Table(box=None, pad_edge=False, header_style="bold" if terminal else "")
-    for name in columns:
-        grid.add_column(name, overflow="fold", no_wrap=not terminal)
-    for row in rows:
-        grid.add_row(*(Text("" if cell is None else clean(cell)) for cell in row))
-    if not grid.row_count:
-        return "Nothing found."
+    # As wide as it must be: a table that is too wide is better than ids that are cut.
+    gap = 2 if room is None or _taken(widths, 2) <= room else 1
+    console = Console(width=_taken(widths, gap), no_color=room is None, highlight=False)
+    style = "" if room is None else "bold"
+    grid = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style=style)
+    for column, size in zip(columns, widths, strict=True):
+        grid.add_column(column.name, overflow="fold", width=size)
+    for row in zip(*(column.cells for column in columns), strict=True):
+        grid.add_row(*map(Text, row))
     with console.capture() as capture:
         console.print(grid)
     # Trailing blanks only fill up the last column.
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _cells(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _exact(text: str) -> bool:
+    return bool(_ID.fullmatch(text) or _TIME.fullmatch(text))
+
+
+def _fitting(columns: Sequence[_Column], room: int | None) -> list[int]:
+    """The widest columns give way: first as far as no word breaks, then those of texts further."""
+    widths = [column.widest() for column in columns]
+    if room is None:
+        return widths
+    for least in (
+        [column.least() for column in columns],
+        [column.least() if column.whole else _NARROWEST for column in columns],
+    ):
+        while _taken(widths) > room:
+            wide = [n for n, size in enumerate(widths) if size > least[n]]
+            if not wide:
+                break
+            widths[max(wide, key=lambda n: widths[n])] -= 1
+    return widths
+
+
+def _brief(rows: list[list[str]]) -> list[list[str]]:
+    """Ids as short as they stay different from each other, times to the second."""
+    ids = sorted({found for row in rows for cell in row for found in _ID.findall(cell)})
+    short = {
+        full: full[: max(_SHORTEST_ID, _common(full, before) + 1, _common(full, after) + 1)]
+        for before, full, after in zip(["", *ids], ids, [*ids[1:], ""], strict=False)
+    }
+    return [
+        [_ID.sub(lambda match: short[match[0]], _TIME.sub(_to_the_second, cell)) for cell in row]
+        for row in rows
+    ]
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    differ = (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
+
+
+def _to_the_second(match: re.Match[str]) -> str:
+    at = datetime.fromisoformat(match[0]).astimezone(UTC)
+    return at.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def clean(value: Any) -> str:
@@ -146,19 +292,27 @@ def item_text(item: Any) -> str:
     return clean(f"{main} ({note})" if note else main)
 
 
-def checkpoint_table(documents: list[dict[str, Any]]) -> str | None:
-    return table(
-        ("ID", "TASK", "AGENT", "PHASE", "STATUS", "DONE", "TODO", "TIME"),
+def checkpoint_table(documents: list[dict[str, Any]], *, one_task: bool = False) -> str:
+    """A line for each; where they are of one task, its name is left out on a terminal."""
+    columns: tuple[str, ...] = ("ID", "TASK", "AGENT", "PHASE", "STATUS", "DONE", "TODO", "TIME")
+    rows: list[tuple[Any, ...]] = [
         (
-            (
-                d["metadata"]["checkpoint_id"], d["metadata"]["task_id"],
-                d["metadata"]["agent_id"], d["execution_state"]["phase"],
-                d["execution_state"]["status"], len(d["execution_state"]["completed_items"]),
-                len(d["execution_state"]["pending_items"]), d["metadata"]["timestamp"],
-            )
-            for d in documents
-        ),
-    )  # fmt: skip
+            d["metadata"]["checkpoint_id"], d["metadata"]["task_id"], d["metadata"]["agent_id"],
+            d["execution_state"]["phase"], _status(d),
+            len(d["execution_state"]["completed_items"]),
+            len(d["execution_state"]["pending_items"]), d["metadata"]["timestamp"],
+        )
+        for d in documents
+    ]  # fmt: skip
+    if one_task and width(sys.stdout):
+        columns, rows = columns[:1] + columns[2:], [row[:1] + row[2:] for row in rows]
+    return table(columns, rows, spare=("DONE", "TODO", "PHASE", "AGENT"))
+
+
+def _status(document: dict[str, Any]) -> str:
+    if purge := document.get("purged"):
+        return "erased" if purge["kind"] == "erase" else "purged"
+    return str(document["execution_state"]["status"])
 
 
 def count(number: int, one: str, many: str) -> str:

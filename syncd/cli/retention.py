@@ -42,26 +42,23 @@ def _told(done: dict[str, Any]) -> str:
         for task in done["tasks"] for found in task["checkpoints"]
     ]  # fmt: skip
     columns = ("TASK", "RETENTION", "CHECKPOINT", "VERSIONS", "SIZE")
-    lines = [render.table(columns, rows) or ""] if rows else []
+    lines = [render.table(columns, rows)] if rows else []
     if done["dry_run"]:
         return "\n".join([*lines, f"Would purge {versions}, {bytes_}. Nothing was changed."])
-    lines.append(f"Purged {versions}, {bytes_}.")
+    word = "To be purged:" if done["state"] == "waiting" else "Purged"
+    lines.append(f"{word} {versions}, {bytes_}.")
     return "\n".join([*lines, *_unfinished(done)])
 
 
 def _unfinished(done: dict[str, Any]) -> list[str]:
     lines = []
     if done["state"] == "waiting":
-        lines.append(
-            click.style("Waiting: ", fg="yellow")
-            + "the bodies go once the replica has accepted the purge (`syncd sync`, or the daemon)."
-        )
+        told = "the bodies go once the replica has accepted it (`syncd sync`, or the daemon)."
+        lines.append(render.labelled("Waiting: ", told, "yellow"))
     for path in done.get("not_cleaned", []):
-        lines.append(
-            click.style("Not cleaned: ", fg="red")
-            + f"{path} may still hold it. It is tried again with `syncd retention run`; "
-            "a damaged copy is yours to delete."
-        )
+        told = f"{path} may still hold it. It is tried again with `syncd retention run`; "
+        told += "a damaged copy is yours to delete."
+        lines.append(render.labelled("Not cleaned: ", told, "red"))
     return lines
 
 

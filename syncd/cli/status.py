@@ -74,7 +74,7 @@ def _verdict(document: dict[str, Any]) -> str:
         )
     if document["cloud"]["state"] == "unconfigured":
         return click.style("Local only: ", bold=True) + (
-            "everything is on this disk, and nowhere else (`syncd login` connects a replica)."
+            "what is written stays on this disk (`syncd login` connects a replica)."
         )
     if pending:
         word = "entry is" if pending == 1 else "entries are"
@@ -118,13 +118,15 @@ def _replica(cloud: dict[str, Any]) -> str:
     state = click.style(cloud["state"], fg=_COLOURS[cloud["state"]])
     if cloud["state"] == "unconfigured":
         return "none"
+    if not cloud["as_of"]:
+        return "not tried yet"
     parts = [f"{state}, as of {_ago(cloud['as_of'])}"]
     if abs(cloud["clock_skew_ms"]) >= 1_000:
         word = "ahead" if cloud["clock_skew_ms"] > 0 else "behind"
         skew = f"this clock is {_span(abs(cloud['clock_skew_ms']) / 1000)} {word}"
         parts.append(_marked(skew, 1))
     if cloud["state"] == "offline":
-        if cloud["last_error"]:
+        if cloud["last_error"] and not cloud["needs_person"]:  # else it is said below
             parts.append(cloud["last_error"])
         if cloud["next_attempt_s"]:
             parts.append(f"next attempt in {_span(cloud['next_attempt_s'])}")

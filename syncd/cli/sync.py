@@ -179,12 +179,12 @@ def prove(app: App, ctx: click.Context, repair: bool) -> None:
         engine.meet()
         found = proof.repair(engine) if repair else proof.prove(engine.exchange, engine.replica)
     document = {"ok": found.ok, **found._asdict()}
-    app.emit(document, lambda: _proved(found, repair))
+    app.emit(document, lambda: _proved(app, found, repair))
     if not found.ok:
         ctx.exit(3)
 
 
-def _proved(found: Proof, repaired: bool) -> str:
+def _proved(app: App, found: Proof, repaired: bool) -> str:
     if found.ok:
         all_of_them = render.count(found.local, "entry", "entries")
         good = click.style("Proven: ", fg="green", bold=True)
@@ -200,6 +200,10 @@ def _proved(found: Proof, repaired: bool) -> str:
             lines.append(f"{title}: {', '.join(missing[:_SHOWN])}{more}")
     if not repaired:
         lines.append("`syncd prove --repair` exchanges what is missing.")
+    elif refused := _refused(app):
+        found_there = render.count(refused, "entry", "entries")
+        lines.append(f"In quarantine: {found_there}. `syncd quarantine list` says why; `syncd "
+                     "quarantine retry ID` offers it again.")  # fmt: skip
     elif found.missing_in_cloud:
         lines.append(
             "Other machines wrote what is still missing there. They send it themselves; if they "

@@ -23,7 +23,11 @@ def _description(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--budget", type=click.IntRange(0), metavar="TOKENS", help="Tokens it may cost."
         ),
-        click.option("--retention", help="default, forever, legal_hold, days:N or revisions:N."),
+        click.option(
+            "--retention",
+            help="default or forever: keep everything; legal_hold: and erase nothing; days:N: let "
+            "go of older versions; revisions:N: of all but the N newest of each checkpoint.",
+        ),
         click.option(
             "--status", help="in_progress, waiting, blocked, escalated, complete, failed."
         ),
@@ -108,5 +112,5 @@ def _text(task: dict[str, Any]) -> str:
     if cost["agents"]:
         columns = ("AGENT", "TYPE", "CHECKPOINTS", "TOKENS", "ITERATIONS")
         rows = [tuple(agent.values()) for agent in cost["agents"]]
-        lines.append(render.table(columns, rows) or "")
+        lines.append(render.table(columns, rows))
     return "\n".join(lines)

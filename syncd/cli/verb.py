@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from syncd.cli import render
 from syncd.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,14 +25,14 @@ class App:
     """One run of the program."""
 
     def __init__(self, home: Path | None) -> None:
-        self._home = home
+        self.named_home = home
         self.json = False
 
     @cached_property
     def node(self) -> Node:
         from syncd.node import Node
 
-        return Node(self._home)
+        return Node(self.named_home)
 
     @cached_property
     def service(self) -> CheckpointService:
@@ -49,7 +50,7 @@ class App:
         if shown is not None:
             click.echo(shown)
 
-    def task(self, task: str | None) -> str:
+    def task(self, task: str | None, how: str = "Name the task") -> str:
         """The task named, else the one of this repository and branch."""
         from syncd import workspace
 
@@ -57,19 +58,20 @@ class App:
         if not found:
             raise UsageError(
                 "no task is named, and this is not a git repository",
-                "Name the task, or run the command inside the repository it belongs to.",
+                f"{how}, or run the command inside the repository it belongs to.",
             )
         return found
 
     def say_skipped(self, skipped: list[Skipped]) -> list[dict[str, str]]:
         """Tell of each damaged checkpoint that a read passed over."""
         for item in skipped:
-            click.echo(
-                click.style("Skipped: ", fg="red")
-                + f"checkpoint {item.checkpoint_id} (entry {item.entry_id}): {item.problem}",
-                err=True,
-            )
+            what = f"checkpoint {item.checkpoint_id} (entry {item.entry_id}): {item.problem}"
+            click.echo(render.labelled("Skipped: ", what, "red", err=True), err=True)
         return [item._asdict() for item in skipped]
+
+
+def warn(text: str) -> None:
+    click.echo(render.labelled("Warning: ", text, "yellow", err=True), err=True)
 
 
 def warn_on_stderr() -> None:
@@ -78,7 +80,7 @@ def warn_on_stderr() -> None:
 
     class Stderr(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            click.echo(click.style("Warning: ", fg="yellow") + record.getMessage(), err=True)
+            warn(record.getMessage())
 
     logger = logging.getLogger("syncd")
     logger.handlers = [Stderr()]
@@ -131,11 +133,9 @@ def warn_of_password(app: App, dsn: str | None) -> None:
     from syncd.replica.link import without_password
 
     if dsn and dsn != "-" and not app.json and without_password(dsn)[1]:
-        click.echo(
-            click.style("Warning: ", fg="yellow")
-            + "a password on the command line can be seen by others; next time use standard input "
-            "or the environment",
-            err=True,
+        warn(
+            "a password on the command line can be seen by others; next time use standard input "
+            "or the environment"
         )
 
 

@@ -23,10 +23,6 @@ from syncd.errors import (
     DivergedError,
     LoginRefusedError,
     ReplicaError,
-    ReplicaFullError,
-    ReplicaReadOnlyError,
-    ReplicaUnreachableError,
-    StoreBusyError,
     SyncdError,
     UnconfiguredError,
 )
@@ -41,8 +37,6 @@ LOOK, LOOK_AGAIN = "look", "look again"
 HURRY, RELOAD, REOPEN = "hurry", "reload", "reopen"
 _REPORT_SECONDS = 2.0
 _NEVER = float("inf")
-# What is over some time without anybody's doing.
-_PASSING = (ReplicaUnreachableError, ReplicaReadOnlyError, ReplicaFullError, StoreBusyError)
 # A commit is seen in the file before SQLite shows it to others: it is synced to disk in between.
 # A busy disk can take seconds for that, and says nothing when it is done.
 _LOOKS = tuple(0.001 * 2**number for number in range(13))
@@ -308,7 +302,7 @@ class Exchanger(threading.Thread):
         self.cloud = self.cloud._replace(
             state=OFFLINE if isinstance(error, ReplicaError) else self.cloud.state,
             last_error=logs.clean(error.message), remedy=error.remedy,
-            needs_person=not isinstance(error, _PASSING),
+            as_of=clock.iso(clock.wall_ms()), needs_person=not error.passes,
         )  # fmt: skip
         say = logs.debug if known == self.cloud.last_error else logs.warning
         wait = round(self.breaker.retry_at - time.monotonic(), 1)
@@ -316,7 +310,7 @@ class Exchanger(threading.Thread):
         if known != self.cloud.last_error:
             with suppress(SyncdError):
                 exchange = Exchange(self._node.store, self._node.key.public())
-                exchange.note(0, 0, self.cloud.last_error)
+                exchange.note(0, 0, error)
 
     def _reopen(self) -> None:
         """The database that is open is no longer the file of that name. What it has that the
