@@ -18,8 +18,6 @@ from syncd.node import Node
 
 OK, ATTENTION, FAILED = "ok", "attention", "failed"
 _WARNING_MS, _STALE_MS = 30 * 60_000, 60 * 60_000
-# Beyond this, what waits is told from the numbers of the entries instead of being counted.
-_COUNTED = 2_000
 
 
 class Need(NamedTuple):
@@ -136,14 +134,9 @@ def _local(node: Node) -> dict[str, Any]:
 def _push(node: Node, state: dict[str, str]) -> dict[str, Any]:
     sent_to = int(state.get("push_seq") or 0)
     own, former = [state.get("device_id", "")], _former_ids(node, state)
-    newest = (node.store.row("newest") or (0,))[0]
-    if newest - sent_to <= _COUNTED or former:
-        wanted = orjson.dumps(own + former).decode()
-        (pending,) = node.store.row("pending_count", (sent_to, wanted)) or (0,)
-    else:
-        number, *_ = orjson.loads(state.get("acknowledged") or "[0]")
-        pending = node.store.own_head()[0] - number
-    (refused,) = node.store.row("refused_count", (orjson.dumps(own + former).decode(),)) or (0,)
+    wanted = orjson.dumps(own + former).decode()
+    (pending,) = node.store.row("pending_count", (sent_to, wanted)) or (0,)
+    (refused,) = node.store.row("refused_count", (wanted,)) or (0,)
     (at,) = node.store.row("last_pushed") or ("",)
     return {"cursor": sent_to, "pending": pending, "refused": refused, "last_at": at or None}
 
