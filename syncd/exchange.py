@@ -167,7 +167,9 @@ class Exchange:
             self._slow_down(entries, verdicts)
             last = entries[-1]
             self.put_state("push_seq", str(last.seq))
-            if last.device_id == self.device_id:
+            if last.device_id == self.device_id and (
+                last.device_seq > self.acknowledged().device_seq
+            ):
                 self.acknowledge(Head(last.device_seq, last.chain))
 
     def _slow_down(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> None:

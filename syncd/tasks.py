@@ -15,7 +15,7 @@ from syncd.seal import flaw
 from syncd.vocabulary import CheckpointStatus, checked_id
 
 _TASK_COLUMNS = 7
-_RETENTION = re.compile(r"default|forever|legal_hold|(?:days|revisions):[1-9]\d*")
+_RETENTION = re.compile(r"default|forever|legal_hold|(?:days|revisions):[1-9]\d{0,8}")
 
 
 def add(node: Node, task_id: str, **values: Any) -> dict[str, Any]:
