@@ -9,10 +9,10 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from syncd import clock
 from syncd.errors import (
@@ -32,6 +32,8 @@ from syncd.sql import SQLITE_VERSION, queries, version_of
 # Who finds the database locked looks again after 1, 3 and 8 milliseconds, and so on. Left to
 # itself, SQLite soon sleeps 100 at a time, while those who come later get in.
 _LOOK_AGAIN_MS = 8
+
+T = TypeVar("T")
 
 
 class Database:
@@ -152,13 +154,7 @@ class Database:
         except sqlite3.OperationalError as error:
             if not _is_busy(error):
                 raise
-        deadline = time.monotonic() + self._busy_seconds
-        while True:
-            try:
-                return self.connection.execute(text, parameters)
-            except sqlite3.OperationalError as error:
-                if not _is_busy(error) or time.monotonic() > deadline:
-                    raise
+        return patiently(lambda: self.connection.execute(text, parameters), self._busy_seconds)
 
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         try:
@@ -222,6 +218,18 @@ _LOCK_FAILURES = {
 }
 # Beside SQLite's own: texts and numbers that it cannot be asked about.
 _REFUSED = (sqlite3.Error, UnicodeError, OverflowError)
+
+
+def patiently(work: Callable[[], T], seconds: float) -> T:
+    """Do it, again for as long as SQLite says that the database is locked."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.001)  # some refusals come at once
 
 
 def _is_busy(error: sqlite3.Error) -> bool:

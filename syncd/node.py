@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from syncd import clock, config
-from syncd.database import refused, translated, unforked
+from syncd.database import patiently, refused, translated, unforked
 from syncd.entry import uuid7
 from syncd.errors import (
     CheckpointNotFoundError,
@@ -176,24 +175,25 @@ class Node:
             (self.home / name).chmod(0o700)
 
     def _migrate(self) -> None:
+        # Processes that meet in a new home also meet while one switches the file to WAL, or the
+        # last one there closes it: SQLite refuses the others at once, however long they would wait.
+        patience = self.settings["store.busy_seconds"]
         with unforked:
-            connection = sqlite3.connect(
-                self.database, timeout=self.settings["store.busy_seconds"], isolation_level=None
-            )
             try:
-                self._bring_up_to_date(connection)
+                patiently(self._bring_up_to_date, patience)
             except sqlite3.Error as error:
                 raise translated(error) from error
-            finally:
-                connection.close()
 
-    def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
-        # Heeded by a new file only. A checkpoint of usual size fits twice into 8 KB and once
-        # into 4: as fast to write, and a third smaller on disk.
-        connection.execute("PRAGMA page_size = 8192")
-        _use_wal(connection, self.settings["store.busy_seconds"])
-        migrate_sqlite(connection, self.home / "run" / "migrate.lock", self._backup_first)
-        self._introduce(connection)
+    def _bring_up_to_date(self) -> None:
+        with closing(sqlite3.connect(self.database, isolation_level=None)) as connection:
+            # Heeded by a new file only. A checkpoint of usual size fits twice into 8 KB and once
+            # into 4: as fast to write, and a third smaller on disk.
+            connection.execute("PRAGMA page_size = 8192")
+            [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise HomeError("the file system does not support SQLite's write-ahead log")
+            migrate_sqlite(connection, self.home / "run" / "migrate.lock", self._backup_first)
+            self._introduce(connection)
 
     def _backup_first(self) -> None:
         from syncd import backup
@@ -267,20 +267,3 @@ def lock_problem(folder: Path) -> str | None:
     finally:
         probe.unlink(missing_ok=True)
     return None
-
-
-def _use_wal(connection: sqlite3.Connection, seconds: float) -> None:
-    """Switching a new file to WAL can collide with another process doing the same."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        except sqlite3.OperationalError as error:
-            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-            if not busy or time.monotonic() > deadline:
-                raise
-        else:
-            if mode != "wal":
-                raise HomeError("the file system does not support SQLite's write-ahead log")
-            return
-        time.sleep(0.02)

@@ -541,7 +541,7 @@ def test_a_file_in_the_way_is_named_when_it_cannot_start(ann: Machine) -> None:
 
 def test_start_stop_and_restart_say_what_they_did(ann: Machine) -> None:
     with ending(ann):
-        assert ann.json("stop") == {"stopped": False}
+        assert ann.json("stop") == {"stopped": False, "pending": 0}
         assert ann.ok("stop").out == "There was no daemon.\n"
         assert ann.run("logs").code == 1
         started = ann.json("start")["pid"]
@@ -552,7 +552,7 @@ def test_start_stop_and_restart_say_what_they_did(ann: Machine) -> None:
         assert ann.ok("start").out == f"Running already, process {started}.\n"
         again = ann.json("restart")["pid"]
         assert again == running.pid(ann.home) != started
-        assert ann.json("stop") == {"stopped": True}
+        assert ann.json("stop") == {"stopped": True, "pending": 0}
         assert running.pid(ann.home) == 0
         assert ann.json("restart")["pid"] == running.pid(ann.home)
         assert (ann.home / "log" / "start.log").read_text() == ""
