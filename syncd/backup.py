@@ -55,6 +55,7 @@ class Restored(NamedTuple):
 def create(database: Path, folder: Path, keep: int, label: str = "") -> Backup:
     """Copy the database as it is now. The copy is audited: one with damage is kept and named so,
     and never takes the place of an intact one."""
+    folder.mkdir(mode=0o700, exist_ok=True)
     with exclusive(folder / _LOCK):
         path = _copied(database, folder, label)
         _prune(folder, keep)

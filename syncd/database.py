@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -146,6 +146,22 @@ class Database:
     def transaction(self) -> _Transaction:
         """Everything inside is on disk when this ends, or none of it is. May be nested."""
         return _Transaction(self)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All reads inside see one moment."""
+        with self._lock:
+            if self._depth:
+                yield
+                return
+            self.execute("BEGIN")
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                self._connection.execute("ROLLBACK")
+                self._let_go()
 
     def execute(self, text: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
         """SQLite's own, with the patience that is set for a database that is locked."""

@@ -8,6 +8,8 @@ from pathlib import Path
 from syncd.node import Node
 
 _MB = 1_000_000
+# Less room than this is none: the smallest write takes some pages, and their index.
+NOTHING = 100_000
 
 
 def problem(node: Node) -> str:

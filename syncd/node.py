@@ -69,6 +69,8 @@ class Node:
 
     def _ready_store(self) -> Store:
         self._check_owner()
+        if self.database.exists() and not all((self.home / name).is_dir() for name in _FOLDERS):
+            self._make_folders()  # whoever tidied up has left us nowhere to work
         store = self._open_store() if self.database.exists() else None
         if store is None or store.schema_version < SQLITE_VERSION or not store.device_id:
             if store is not None:
@@ -112,9 +114,9 @@ class Node:
         exchange = Exchange(self.store, self.key.public())
         return Engine(exchange, replica, self.key, progress or silent)
 
-    def exchanging(self) -> AbstractContextManager[None]:
-        """One exchange at a time: others wait for their turn."""
-        return exclusive(self.home / "run" / "sync.lock")
+    def exchanging(self, seconds: float | None = None) -> AbstractContextManager[None]:
+        """One exchange at a time: others wait for their turn, or give up after some seconds."""
+        return exclusive(self.home / "run" / "sync.lock", seconds)
 
     def replaced(self) -> bool:
         """Whether the database that is open is no longer the file of that name."""

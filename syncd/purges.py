@@ -51,8 +51,8 @@ def take_effect(connection: sqlite3.Connection, purges: Iterable[Purge]) -> None
     taken = [purge for purge in listed if _taken(connection, purge)]
     ids = [purge.entry_id for purge in listed]
     _remember(connection, UNCLEANED, _remembered(connection, UNCLEANED) | set(ids))
-    if any(purge.kind == ERASE for purge in taken):
-        connection.execute(queries()["put_state"], (OVERWRITE, "1"))
+    if erased := [purge.entry_id for purge in taken if purge.kind == ERASE]:
+        connection.execute(queries()["put_state"], (OVERWRITE, erased[-1]))
     if waiting := _remembered(connection, AWAITED) & set(ids):
         _remember(connection, AWAITED, _remembered(connection, AWAITED) - waiting)
 
@@ -93,18 +93,21 @@ def uncleaned(connection: sqlite3.Connection) -> set[str]:
     return _remembered(connection, UNCLEANED)
 
 
-def overwrites(connection: sqlite3.Connection) -> bool:
-    """Whether something that was to be erased may still be in unused parts of the database."""
+def to_overwrite(connection: sqlite3.Connection) -> str:
+    """The last purge that erased something which may still be in unused parts of the database."""
     row = connection.execute(queries()["state"], (OVERWRITE,)).fetchone()
-    return row is not None and row[0] == "1"
+    return row[0] if row else ""
+
+
+def overwritten(connection: sqlite3.Connection, last: str) -> None:
+    """The database has been written anew since that purge; there may be a later one."""
+    if to_overwrite(connection) == last:
+        connection.execute(queries()["put_state"], (OVERWRITE, ""))
 
 
 def cleaned(connection: sqlite3.Connection, ids: set[str]) -> None:
     """The files here hold no trace of what these purges took away."""
-    left = _remembered(connection, UNCLEANED) - ids
-    _remember(connection, UNCLEANED, left)
-    if not left:
-        connection.execute(queries()["put_state"], (OVERWRITE, "0"))
+    _remember(connection, UNCLEANED, _remembered(connection, UNCLEANED) - ids)
 
 
 # --- evidence -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ has accepted it, because it knows the legal holds.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import groupby
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 from syncd import backup, clock
 from syncd.canonical import canonical
-from syncd.database import translated, unforked
+from syncd.database import patiently, translated, unforked
 from syncd.entry import CREATE, PURGE, Draft, Entry, uuid7
 from syncd.errors import CheckpointNotFoundError, LegalHoldError
 from syncd.node import Node, user
@@ -25,10 +26,11 @@ from syncd.purges import (
     RETENTION,
     cleaned,
     holds,
-    overwrites,
+    overwritten,
     purge_in,
     recalled,
     take_effect,
+    to_overwrite,
     uncleaned,
 )
 
@@ -37,6 +39,8 @@ APPLIED, WAITING = "applied", "waiting"
 # So many ids fit into a header, with room to spare.
 _NAMED = 300
 _DAY_MS = 86_400_000
+# Another machine's syncd may have let longer numbers pass: nothing is that old.
+_DIGITS = 9
 # With more of it unused than this, the database is written anew and becomes smaller.
 _UNUSED = 0.25
 
@@ -89,6 +93,8 @@ def _expired(node: Node, versions: list[Version], policy: str) -> Iterator[Versi
     """`days:N`: versions older than that. `revisions:N`: of each checkpoint, those that have a
     body, beyond the N newest; the current one stays."""
     kind, _, number = policy.partition(":")
+    if len(number) > _DIGITS:
+        return
     if kind == "days":
         limit = max(_now_ms(node) - int(number) * _DAY_MS, 0) << clock.COUNTER_BITS
         yield from (version for version in versions if version.hlc < limit)
@@ -236,17 +242,27 @@ def _rewritten(node: Node) -> bool:
     uri = f"{node.database.resolve().as_uri()}?mode=rw"
     seconds = node.settings["store.busy_seconds"]
     with node.store.locked():
-        anew = overwrites(node.store.connection)
+        erased = to_overwrite(node.store.connection)
     try:
         with unforked, closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
-            connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
             unused, pages, _ = connection.execute(node.store.sql["pages"]).fetchone()
-            if anew or unused > _UNUSED * pages:
-                connection.execute("VACUUM")
-            busy: int = connection.execute(node.store.sql["merge_log"]).fetchone()[0]
-            return not busy
+            if erased or unused > _UNUSED * pages:
+                patiently(lambda: connection.execute("VACUUM"), seconds)
+                with node.store.transaction():
+                    overwritten(node.store.connection, erased)
+            return _log_cut(connection, node.store.sql["merge_log"], seconds)
     except sqlite3.Error as error:
         raise translated(error) from error
+
+
+def _log_cut(connection: sqlite3.Connection, merge_log: str, seconds: float) -> bool:
+    """Among writers there is a moment for it, but SQLite does not wait for one."""
+    deadline = time.monotonic() + seconds
+    while connection.execute(merge_log).fetchone()[0]:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def waiting(node: Node) -> int:

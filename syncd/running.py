@@ -22,6 +22,7 @@ from syncd.errors import DaemonRunningError
 
 _ATTEMPTS, _PAUSE_SECONDS = 20, 0.025
 _ANSWER_SECONDS = 0.3
+_TEXTS = ("state", "as_of", "last_error", "remedy", "circuit")
 _telling = threading.Lock()
 
 
@@ -57,6 +58,7 @@ def hold(home: Path) -> Iterator[Lock]:
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         yield Lock(path, descriptor)
+        os.truncate(descriptor, 0)  # the number may soon be another's
     finally:
         os.close(descriptor)
 
@@ -78,7 +80,13 @@ def _number(descriptor: int) -> int:
 
 
 def pid(home: Path) -> int:
-    """The daemon's process, or 0 if there is none."""
+    """The daemon's process, or 0 if there is none. Asked twice: who has just got the lock has not
+    written its number yet, and the one that is read may be its predecessor's."""
+    first = _holder(home)
+    return first if first and first == _holder(home) else 0
+
+
+def _holder(home: Path) -> int:
     try:
         descriptor = os.open(lock_path(home), os.O_RDONLY)
     except OSError:
@@ -113,7 +121,20 @@ def told(home: Path) -> dict[str, Any]:
         found = orjson.loads(_told_path(home).read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found if _makes_sense(found) else {}
+
+
+def _makes_sense(found: Any) -> bool:
+    """Whether it has the shape of what `tell` is given. Another version may have written it."""
+    return (
+        isinstance(found, dict)
+        and all(isinstance(found.get(name), int | float) for name in ("pid", "started_at"))
+        and isinstance(found.get("next_attempt_s", 0), int | float)
+        and isinstance(found.get("jobs", []), list)
+        and isinstance(found.get("cloud", {}), dict)
+        and all(isinstance(found.get("cloud", {}).get(n, ""), str) for n in _TEXTS)
+        and isinstance(found.get("cloud", {}).get("cloud_seq", 0), int)
+    )
 
 
 def ask(home: Path, process: int) -> dict[str, Any]:

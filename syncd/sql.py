@@ -6,12 +6,13 @@ import fcntl
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from syncd.errors import NewerDatabaseError
+from syncd.errors import NewerDatabaseError, StoreBusyError
 
 # `-- name --`, a line or more that say what for, the statement.
 _NAMED = re.compile(r"^-- (\w+) --\n(?:-- [^\n]+\n)+(.+?)(?=\n\n-- |\Z)", re.M | re.S)
@@ -115,11 +116,29 @@ def _step(number: int, path: Path) -> Callable[..., None]:
 
 
 @contextmanager
-def exclusive(lock: Path) -> Iterator[None]:
-    """Only one process at a time; the lock goes with the process that holds it."""
+def exclusive(lock: Path, seconds: float | None = None) -> Iterator[None]:
+    """Only one process at a time; the lock goes with the process that holds it. Others wait for
+    their turn, or give up after some seconds."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if seconds is None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        else:
+            _lock_within(descriptor, lock, seconds)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock_within(descriptor: int, lock: Path, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise StoreBusyError(
+                    f"another program has held {lock} for {seconds:g} s",
+                    f"Wait for it, or end it: `lsof {lock}` names it.",
+                ) from None
+        time.sleep(0.02)

@@ -57,9 +57,14 @@ def _unusable(node: Node, need: Need) -> dict[str, Any]:
 
 
 def _status(node: Node) -> dict[str, Any]:
-    store = node.store
     pid = running.pid(node.home)
     said = running.ask(node.home, pid) if pid else {}
+    with node.store.snapshot():
+        return _document(node, pid, said)
+
+
+def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
+    store = node.store
     state = dict(store.rows("states"))
     local, push, pull = _local(node), _push(node, state), _pull(node, state, said)
     conflicts, quarantined = store.row("counts_open") or (0, 0)
@@ -187,12 +192,20 @@ def _needs(document: dict[str, Any]) -> list[Need]:
     found = []
     if document["local"]["problems"]:
         found.append(Need("entries are damaged", "`syncd audit verify` names them."))
-    if document["disk"]["problem"]:
+    full = document["disk"]["free_bytes"] < disk.NOTHING
+    if full:
+        found.append(
+            Need(
+                "the disk is full: nothing can be written or fetched",
+                "Make room; what was acknowledged is safe.",
+            )
+        )
+    elif document["disk"]["problem"]:
         found.append(
             Need(
                 f"{document['disk']['problem']}: nothing is fetched or backed up, what you write "
                 "is kept",
-                "Make room, or raise disk.low_mb or disk.quota_mb; `syncd stats` shows sizes.",
+                "Make room, or change disk.low_mb or disk.quota_mb; `syncd stats` shows sizes.",
             )
         )
     if document["quarantined"]:
@@ -204,7 +217,7 @@ def _needs(document: dict[str, Any]) -> list[Need]:
                 "the daemon does not run, and entries wait", "`syncd start`, or `syncd sync` once."
             )
         )
-    if daemon["running"] and not daemon["answers"]:
+    if daemon["running"] and not daemon["answers"] and not full:  # it answers in a file
         found.append(
             Need("the daemon does not answer", f"`syncd restart`; its log is {daemon['log']}")
         )

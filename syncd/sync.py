@@ -138,7 +138,7 @@ class Engine:
 
     def asked(self) -> Standing:
         """Where the replica stands now, without doing anything about it."""
-        return self._hello()
+        return self.replica.hello(self.exchange.device_id, self._key.public())
 
     def _hello(self) -> Standing:
         """A home that was given another login goes on under another device id: the one it had

@@ -11,7 +11,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from replicas import Cloud
+import pytest
+from postgres import Cluster
+from replicas import Cloud, cloud_on
 
 from syncd import CheckpointService, clock, proof
 from syncd.audit import verify
@@ -197,4 +199,18 @@ class Team:
 @contextmanager
 def team(cloud: Cloud) -> Iterator[Team]:
     with folder() as place, closing(Team(cloud, place)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cloud(cluster: Cluster) -> Iterator[Cloud]:
+    """One for the tests of a module: each of them works in an organization of its own."""
+    with cloud_on(cluster) as opened:
+        yield opened
+
+
+@pytest.fixture
+def crew(cloud: Cloud) -> Iterator[Team]:
+    """A new organization."""
+    with team(cloud) as made:
         yield made

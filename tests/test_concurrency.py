@@ -41,6 +41,18 @@ def assert_sound(home: Path, *ids: list[str]) -> None:
     assert [c.metadata.checkpoint_id for c in reversed(history)] == found.created
 
 
+def test_the_reads_of_a_snapshot_see_one_moment(home: Path, service: CheckpointService) -> None:
+    other = CheckpointService(home=home)
+    store = service.node.store
+    with store.snapshot(), store.snapshot():
+        before = store.row("counts_here")
+        create(other, 1)
+        assert store.row("counts_here") == before
+    assert store.row("counts_here") != before
+    create(service, 1)
+    other.close()
+
+
 # --- processes --------------------------------------------------------------------------------
 
 

@@ -14,16 +14,17 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 from counts import full
-from devices import AFTER, BEFORE, Device, Team, team
+from devices import AFTER, BEFORE, Device, Team, cloud, team
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from postgres import Cluster
-from replicas import Cloud, cloud_on
+from replicas import Cloud
 
 from syncd import CheckpointService, conflicts, exchange, retention, tasks
 from syncd.entry import FINALIZE, PURGE, Version, heads, winner
 from syncd.errors import CheckpointError, ReplicaUnreachableError
 from syncd.replica import device as replica_device
+
+__all__ = ["cloud"]
 
 HISTORIES = full(40, 500)
 MOST_DEVICES = 5
@@ -38,12 +39,6 @@ class Step(NamedTuple):
     who: int
     a: int
     b: int
-
-
-@pytest.fixture(scope="module")
-def cloud(cluster: Cluster) -> Iterator[Cloud]:
-    with cloud_on(cluster) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module", autouse=True)

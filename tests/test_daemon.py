@@ -45,6 +45,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from syncd import running
 from syncd.daemon import logs
+from syncd.sql import exclusive
 
 __all__ = ["ann", "bob", "runner", "team"]
 
@@ -423,6 +424,31 @@ def test_a_database_that_another_program_holds_for_long_is_waited_for(
         until(lambda: safe(ann))
 
 
+def test_an_exchange_that_another_program_never_ends_is_told_of(ann: Machine, bob: Machine) -> None:
+    with daemon_of(ann, SYNCD_STORE_BUSY_SECONDS="0.3", **QUICK) as a, daemon_of(bob) as b:
+        a.online()
+        b.online()
+        with exclusive(ann.home / "run" / "sync.lock"):
+            written = bob.create()
+            until(lambda: "sync.lock" in a.told()["cloud"]["last_error"])
+            assert "sync.lock" in ann.run("status").out
+        arrives(written, ann)
+
+
+def test_directories_that_were_tidied_away_are_made_again(ann: Machine) -> None:
+    with ending(ann):
+        for name in ("run", "log", "backups"):
+            shutil.rmtree(ann.home / name)
+        ann.ok("start")
+        arrives_in_log = ann.home / "log" / "daemon.log"
+        until(arrives_in_log.exists)
+        shutil.rmtree(ann.home / "log")
+        shutil.rmtree(ann.home / "backups")
+        ann.create()
+        until(lambda: arrives_in_log.exists() and "pushed" in arrives_in_log.read_text())
+        assert ann.json("backup", "create")["intact"]
+
+
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [("SYNCD_DISK_LOW_MB", "the disk has"), ("SYNCD_DISK_QUOTA_MB", "more than the quota")],
@@ -473,6 +499,8 @@ def test_a_disk_that_is_really_full_ends_nothing_and_is_over_when_there_is_room(
             for _ in range(5):
                 said = ann.run("status", "--json")
                 assert (said.code, said.json()["verdict"]) == (3, "attention")
+                [need] = said.json()["attention"]
+                assert "nothing can be written" in need["what"]
             assert ann.run("checkpoint", "create", "--task", "t", "--agent", "a").code == 1
             a.send(signal.SIGHUP)
             a.send(signal.SIGCONT)
@@ -483,6 +511,8 @@ def test_a_disk_that_is_really_full_ends_nothing_and_is_over_when_there_is_room(
             arrives(fetched, ann)
             arrives(ann.create(), bob)
             until(lambda: ann.run("status").code == 0)
+        fill(disk)
+        assert ann.fails(1, "start")["code"] == "disk_full"
 
 
 @contextmanager

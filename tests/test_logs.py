@@ -121,3 +121,15 @@ def test_log_files_are_turned_over_and_the_oldest_goes(
     assert all(file.stat().st_size <= 2_000 for file in files)
     lines = [json.loads(line) for file in reversed(files) for line in file.read_text().splitlines()]
     assert [line["number"] for line in lines] == list(range(400 - len(lines), 400))
+
+
+@pytest.mark.parametrize("gone", ["file", "directory"])
+def test_a_log_that_was_removed_goes_on_in_a_new_file(home: Path, begun: None, gone: str) -> None:
+    logs.begin(home, verbose=False, stderr=False)
+    logs.info("before")
+    file = logs.file_of(home)
+    file.unlink()
+    if gone == "directory":
+        file.parent.rmdir()
+    logs.info("after")
+    assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == ["after"]

@@ -6,7 +6,7 @@ import os
 import pty
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,8 @@ from typing import Any
 import machines
 import orjson
 import pytest
-from devices import Device, Team, team
+from devices import Device, Team, cloud, crew
 from machines import SYNCD, Machine
-from postgres import Cluster
-from replicas import Cloud, cloud_on
 
 from syncd import CheckpointService, backup, clock, conflicts, retention, tasks
 from syncd.audit import rebuild, verify, verify_database
@@ -26,22 +24,12 @@ from syncd.proof import repair
 from syncd.purges import recalled
 from syncd.replica import encoded
 
+__all__ = ["cloud", "crew"]
+
 machine_team = machines.team
 runner = machines.runner
 CANARY = "canary-6d1f0c2e"
 DAY = 86_400_000
-
-
-@pytest.fixture(scope="module")
-def cloud(cluster: Cluster) -> Iterator[Cloud]:
-    with cloud_on(cluster) as opened:
-        yield opened
-
-
-@pytest.fixture
-def crew(cloud: Cloud) -> Iterator[Team]:
-    with team(cloud) as made:
-        yield made
 
 
 def secret(service: CheckpointService, task: str = "task", text: str = CANARY, **more: Any) -> str:
@@ -142,6 +130,16 @@ def test_other_policies_keep_everything(service: CheckpointService, policy: str)
     before = kept(service)
     assert retention.run(service.node)["purged"] == 0
     assert kept(service) == before
+
+
+@pytest.mark.parametrize("kind", ["days", "revisions"])
+def test_a_number_that_no_day_has_keeps_everything(service: CheckpointService, kind: str) -> None:
+    """Such a one can only come from a machine with another syncd."""
+    one = secret(aged(service, 4_000))
+    changed(service, one, "newer")
+    tasks.add(service.node, "task", retention=f"{kind}:1")
+    service.node.store.connection.execute("UPDATE tasks SET retention = ?", (f"{kind}:{9**20}",))
+    assert retention.run(service.node)["purged"] == 0
 
 
 def test_a_clock_that_runs_ahead_makes_nothing_old(crew: Team) -> None:
@@ -299,6 +297,51 @@ def test_what_was_cut_off_is_done_later(
     assert retention.complete(node) == []
     assert holding(node.home) == set()
     assert problems(service) == []
+
+
+def test_what_is_erased_among_writers_is_gone_and_rewritten_once(
+    service: CheckpointService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers keep the write-ahead log in use; one who reads keeps all of it."""
+    node = service.node
+    one = secret(service)
+    stop = threading.Event()
+
+    def write() -> None:
+        with closing(CheckpointService(home=node.home)) as other:
+            while not stop.is_set():
+                other.create_checkpoint("other", "writer")
+
+    writers = [threading.Thread(target=write) for _ in range(3)]
+    for writer in writers:
+        writer.start()
+    try:
+        assert retention.erase(node, one)["not_cleaned"] == []
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    assert holding(node.home) == set()
+
+
+def test_while_somebody_reads_it_is_said_and_the_database_is_rewritten_only_once(
+    service: CheckpointService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = service.node
+    one = secret(service)
+    monkeypatch.setenv("SYNCD_STORE_BUSY_SECONDS", "0.1")
+    node.reload()
+    with closing(sqlite3.connect(node.database, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM log").fetchone()
+        assert retention.erase(node, one)["not_cleaned"] == [str(node.database)]
+        before = node.database.with_name("context.db-wal").stat().st_size
+        assert retention.complete(node) == [node.database]
+        after = node.database.with_name("context.db-wal").stat().st_size
+        assert after == before, "not written anew"
+        reader.execute("ROLLBACK")
+    assert retention.complete(node) == []
+    assert holding(node.home) == set()
 
 
 def test_times_of_backups_stay_and_the_copies_are_the_owners_alone(

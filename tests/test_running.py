@@ -63,10 +63,11 @@ def test_nobody_runs_a_home_that_was_never_run(home: Path, tmp_path: Path) -> No
 def test_the_process_that_holds_the_lock_is_named_as_long_as_it_lives(home: Path) -> None:
     with holder(home) as process:
         assert running.pid(home) == process.pid
+        assert running.lock_path(home).read_text() == f"{process.pid}\n"
         process.terminate()
-        process.wait()
+        assert process.wait() == 0
         assert running.pid(home) == 0
-    assert running.lock_path(home).read_text() == f"{process.pid}\n"  # only a number
+    assert running.lock_path(home).read_text() == "", "no number to send a signal to"
 
 
 def test_a_killed_process_leaves_nothing_that_blocks_the_next(home: Path) -> None:
@@ -132,10 +133,16 @@ def test_a_lock_that_was_deleted_or_replaced_is_not_intact(home: Path) -> None:
 # --- what it says of itself ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"null", b"\xff", b'{"pid": 1'])
+@pytest.mark.parametrize("content", [
+    b"", b"{", b"[1]", b"null", b"\xff", b'{"pid": 1', b'{"pid": 1}',
+    b'{"pid": "1", "started_at": 1}', b'{"pid": 1, "started_at": null}',
+    b'{"pid": 1, "started_at": 1, "jobs": 3}', b'{"pid": 1, "started_at": 1, "cloud": []}',
+    b'{"pid": 1, "started_at": 1, "cloud": {"state": null}}',
+    b'{"pid": 1, "started_at": 1, "cloud": {"cloud_seq": "7"}}',
+])  # fmt: skip
 def test_words_that_make_no_sense_are_nothing(home: Path, content: bytes) -> None:
-    running.tell(home, {"pid": 1})
-    assert running.told(home) == {"pid": 1}
+    running.tell(home, {"pid": 1, "started_at": 1.5})
+    assert running.told(home) == {"pid": 1, "started_at": 1.5}
     (home / "run" / "daemon.json").write_bytes(content)
     assert running.told(home) == {}
 

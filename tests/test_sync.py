@@ -20,9 +20,7 @@ import orjson
 import pytest
 from counts import full
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from devices import AFTER, BEFORE, Device, Team, folder, team
-from postgres import Cluster
-from replicas import Cloud, cloud_on
+from devices import AFTER, BEFORE, Device, Team, cloud, crew, folder
 
 from syncd import CheckpointService, clock, conflicts, tasks
 from syncd.audit import verify_database
@@ -33,20 +31,8 @@ from syncd.replica import encoded
 from syncd.seal import SigningKey, chain_value
 from syncd.sql import sqlite_steps, statements
 
+__all__ = ["cloud", "crew"]
 HOUR = 3_600_000
-
-
-@pytest.fixture(scope="module")
-def cloud(cluster: Cluster) -> Iterator[Cloud]:
-    with cloud_on(cluster) as opened:
-        yield opened
-
-
-@pytest.fixture
-def crew(cloud: Cloud) -> Iterator[Team]:
-    """A new organization."""
-    with team(cloud) as made:
-        yield made
 
 
 def write(device: Device, count: int, task: str = "task", **parts: Any) -> list[str]:
@@ -133,6 +119,20 @@ def test_a_batch_sent_twice_is_there_once_and_keeps_its_numbers(crew: Team) -> N
     assert one.sync().pushed == 5
     assert crew.sql("SELECT count(*) FROM syncd.log WHERE organization_id = %s") == [(5,)]
     assert_alike(one)
+
+
+def test_an_old_entry_sent_again_does_not_take_an_acknowledgement_back(crew: Team) -> None:
+    device = crew.device()
+    for _ in range(3):
+        device.service.create_checkpoint("task", "agent")
+    device.sync()
+    assert device.exchange.acknowledged() == device.exchange.head()
+    with device.node.store.transaction():
+        device.exchange.offer_again([1])
+    assert device.exchange.pending_count() == 1
+    device.sync()
+    assert device.exchange.pending_count() == 0
+    assert device.exchange.acknowledged() == device.exchange.head()
 
 
 def test_a_clock_that_was_ahead_is_capped_and_forgotten_once_it_is_right(crew: Team) -> None:

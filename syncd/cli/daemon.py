@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from syncd.unit import Launchd, Systemd
 
 _START_SECONDS = 15.0
+_SILENT_SECONDS = 3.0
 _STOP_SECONDS = 30.0
 
 
@@ -60,9 +61,11 @@ def start(app: App) -> None:
         app.emit({"running": True, "pid": pid}, f"Running already, process {pid}.")
         return
     ended = _begun(home)
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if (pid := running.pid(home)) and running.told(home).get("pid") == pid:
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < _START_SECONDS:
+        pid = running.pid(home)
+        # Where the disk is full it runs, and cannot say so.
+        if pid and (running.told(home).get("pid") == pid or waited > _SILENT_SECONDS):
             app.emit({"running": True, "pid": pid}, f"Started, process {pid}.")
             return
         if ended():
@@ -149,13 +152,21 @@ def stopped(home: Path) -> bool:
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + _STOP_SECONDS
     while time.monotonic() < deadline:
-        if running.pid(home) != pid:
+        if running.pid(home) != pid and not _alive(pid):
             return True
         time.sleep(0.02)
     raise DaemonError(
         f"process {pid} has not ended after {_STOP_SECONDS:g} s",
         f"`kill -9 {pid}` ends it; nothing that was written can be lost.",
     )
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
 
 
 @click.command()

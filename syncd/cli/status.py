@@ -58,8 +58,8 @@ def screen(document: dict[str, Any]) -> str:
     for need in document["attention"]:
         lines += [
             "",
-            click.style("! ", fg="yellow", bold=True) + need["what"],
-            "  " + need["remedy"],
+            render.wrapped(click.style("! ", fg="yellow", bold=True) + need["what"], indent="  "),
+            render.wrapped("  " + need["remedy"], indent="  "),
         ]
     return "\n".join(lines)
 
@@ -125,11 +125,10 @@ def _replica(cloud: dict[str, Any]) -> str:
         word = "ahead" if cloud["clock_skew_ms"] > 0 else "behind"
         skew = f"this clock is {_span(abs(cloud['clock_skew_ms']) / 1000)} {word}"
         parts.append(_marked(skew, 1))
-    if cloud["state"] == "offline":
-        if cloud["last_error"] and not cloud["needs_person"]:  # else it is said below
-            parts.append(cloud["last_error"])
-        if cloud["next_attempt_s"]:
-            parts.append(f"next attempt in {_span(cloud['next_attempt_s'])}")
+    if cloud["last_error"] and not cloud["needs_person"]:  # else it is said below
+        parts.append(cloud["last_error"])
+    if cloud["next_attempt_s"]:
+        parts.append(f"next attempt in {_span(cloud['next_attempt_s'])}")
     return "; ".join(parts)
 
 

@@ -13,7 +13,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 
 from syncd import clock, disk
@@ -206,7 +206,7 @@ class Exchanger(threading.Thread):
         self._replica = self._node.replica()
         logs.keep_secret(self._replica.password)
         engine = self._node.engine(self._replica, self._progress)
-        with self._node.exchanging():
+        with self._turn():
             standing = engine.meet()
         told = self._replica.listen(standing.channel)
         self._engine = engine
@@ -216,6 +216,10 @@ class Exchanger(threading.Thread):
         )
         logs.info("connected", organization=self._replica.membership.organization,
                   skew_ms=skew, told_of_news=told)  # fmt: skip
+
+    def _turn(self) -> AbstractContextManager[None]:
+        """`syncd sync` may be at work. If that takes long, the daemon says so and comes back."""
+        return self._node.exchanging(self._node.settings["store.busy_seconds"])
 
     def _looked(self, wanted: set[str]) -> bool:
         """Whether somebody else has changed the database. Another may be about to: look again
@@ -236,13 +240,13 @@ class Exchanger(threading.Thread):
         sent, parted, began = 0, 0, time.monotonic()
         while engine.exchange.pending_count():
             try:
-                with self._node.exchanging():
+                with self._turn():
                     sent += (now := engine.push())
             except DivergedError:
                 parted += 1
                 if parted > _ROUNDS:
                     raise
-                with self._node.exchanging():
+                with self._turn():
                     engine.meet()
                 continue
             if not now:
@@ -261,7 +265,7 @@ class Exchanger(threading.Thread):
             self.cloud = self.cloud._replace(cloud_seq=engine.asked().cloud_seq)
             return 0
         began = time.monotonic()
-        with self._node.exchanging():
+        with self._turn():
             new = engine.pull()
         self.cloud = self.cloud._replace(cloud_seq=engine.exchange.cursor()[0])
         if new:
@@ -294,6 +298,7 @@ class Exchanger(threading.Thread):
 
     def _failed(self, error: SyncdError) -> None:
         """Being offline is nothing unusual. A refused login stays refused until somebody acts."""
+        error.message = logs.clean(error.message)
         self._hang_up()
         cap = self._node.settings["daemon.retry_seconds"]
         chance = 1.0 if isinstance(error, LoginRefusedError) else random.random()  # noqa: S311
@@ -301,7 +306,7 @@ class Exchanger(threading.Thread):
         self.breaker = self.breaker.failed(time.monotonic(), chance, cap)
         self.cloud = self.cloud._replace(
             state=OFFLINE if isinstance(error, ReplicaError) else self.cloud.state,
-            last_error=logs.clean(error.message), remedy=error.remedy,
+            last_error=error.message, remedy=error.remedy,
             as_of=clock.iso(clock.wall_ms()), needs_person=not error.passes,
         )  # fmt: skip
         say = logs.debug if known == self.cloud.last_error else logs.warning

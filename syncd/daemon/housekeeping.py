@@ -4,6 +4,7 @@ what it did, and costs next to nothing if it did nothing."""
 from __future__ import annotations
 
 import random
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ _WAL_BYTES = 4_000_000
 _SAMPLE = 200
 # Rewriting the file is worth it if that gives back much of it.
 _FREE_SHARE, _FREE_BYTES = 0.25, 16_000_000
+_QUIET_SECONDS = 60
 Done = dict[str, Any]
 
 
@@ -33,10 +35,13 @@ def back_up(node: Node) -> Done:
 def _older(newest: backup.Backup, node: Node) -> bool:
     made = datetime.fromisoformat(newest.created_at)
     due = made + timedelta(hours=node.settings["backup.hours"]) < datetime.now(UTC)
-    written = max(
-        file.stat().st_mtime for file in node.home.glob("context.db*") if file.suffix != ".db-shm"
-    )
-    return due and written > made.timestamp()
+    return due and _written(node) > made.timestamp()
+
+
+def _written(node: Node) -> float:
+    """When the database was last written."""
+    files = (file for file in node.home.glob("context.db*") if file.suffix != ".db-shm")
+    return max(file.stat().st_mtime for file in files)
 
 
 def merge_log(node: Node) -> Done:
@@ -50,10 +55,12 @@ def merge_log(node: Node) -> Done:
 
 
 def compact(node: Node) -> Done:
-    """Give space back after a lot was deleted."""
+    """Give space back after a lot was deleted, while nobody writes: he would wait for seconds."""
     free, pages, size = node.store.row("pages") or (0, 1, 0)
     if free * size < _FREE_BYTES or free / max(pages, 1) < _FREE_SHARE or disk.problem(node):
         return {}
+    if time.time() - _written(node) < _QUIET_SECONDS:
+        return {"not done": "somebody is writing"}
     with node.store.locked():
         node.store.execute("VACUUM")
     return {"freed_bytes": free * size}

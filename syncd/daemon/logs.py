@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import sys
+from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def file_of(home: Path) -> Path:
 
 def begin(home: Path, *, verbose: bool, stderr: bool) -> None:
     """From now on: the file, and stderr if somebody may be reading there."""
-    file = RotatingFileHandler(
+    file = _File(
         file_of(home), maxBytes=_FILE_BYTES, backupCount=_FILES - 1, encoding="utf-8", delay=True
     )
     file.setFormatter(_Json())
@@ -83,6 +84,19 @@ def line(record: logging.LogRecord) -> dict[str, Any]:
     said = {"event": record.getMessage(), **fields}
     told = {n: v if isinstance(v, int | float | None) else clean(str(v)) for n, v in said.items()}
     return {"at": at, "level": record.levelname.lower(), **told}
+
+
+class _File(RotatingFileHandler):
+    """Goes on in a new file if somebody has removed the one it had, or its directory."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.stream and not Path(self.baseFilename).exists():
+            self.stream.close()
+            self.stream = None
+        if self.stream is None:
+            with suppress(OSError):  # a full disk: as with any other line
+                Path(self.baseFilename).parent.mkdir(mode=0o700, exist_ok=True)
+        super().emit(record)
 
 
 class _Json(logging.Formatter):

@@ -42,7 +42,7 @@ _HOUSE = (
     ("backup", 3_600, housekeeping.back_up),
     ("integrity sample", 3_600, housekeeping.sample),
     ("retention", 86_400, housekeeping.let_go),
-    ("compaction", 86_400, housekeeping.compact),
+    ("compaction", 3_600, housekeeping.compact),
 )
 # A machine that is never on for long gets its backup all the same.
 _SOON = {"backup": 5, "retention": 60}
@@ -57,6 +57,7 @@ class Daemon:
         self._signals: list[int] = []
         self._started = time.time()
         self._reload_at = _NEVER
+        self._reopening = False
         self._settings_file = _signature(node)
         self._done: dict[str, dict[str, Any]] = {}
         self._results: dict[str, dict[str, Any]] = {}
@@ -188,9 +189,11 @@ class Daemon:
                 f"{lock.path} is gone: this daemon can no longer be the only one of its home",
                 "If the home was deleted on purpose, nothing is to be done. Else: `syncd start`.",
             )
-        if self._node.replaced():
+        replaced = self._node.replaced()
+        if replaced and not self._reopening:  # once: the exchange may be busy for a while
             logs.warning("the database file was replaced: opening the new one")
             self._exchanger.want(exchanger.REOPEN)
+        self._reopening = replaced
 
     # --- by the clock -------------------------------------------------------------------------
 
