@@ -18,6 +18,9 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from bench.disk import assert_durable, connection, raw_commit
 from bench.lines import (
     CREATE,
+    CREATE_AT_REST,
+    CREATE_END_TO_END,
+    CREATE_UNREDACTED,
     GET_TUPLE,
     HISTORY,
     LATEST,
@@ -43,16 +46,22 @@ def contenders(folder: Path, payload: Payload) -> Iterator[list[Operation]]:
     folder.mkdir()
     with (
         closing(CheckpointService(home=folder / "syncd-create")) as creator,
+        closing(_set(folder / "plain", "redaction.enabled = false")) as unredacted,
+        closing(_set(folder / "at-rest", 'encryption = "at_rest"')) as at_rest,
+        closing(_set(folder / "end-to-end", 'encryption = "end_to_end"')) as end_to_end,
         closing(CheckpointService(home=folder / "syncd-update")) as updater,
         closing(connection(folder / "raw.db")) as raw,
         closing(connection(folder / "put.db", isolation_level="DEFERRED")) as put,
         closing(connection(folder / "envelope.db", isolation_level="DEFERRED")) as envelope,
     ):
-        for service in (creator, updater):
+        for service in (creator, unredacted, at_rest, end_to_end, updater):
             assert_durable(service.node.store.connection)
         yield [
             *_raw(raw, payload),
             *_syncd(creator, payload),
+            _create(CREATE_UNREDACTED, unredacted, payload),
+            _create(CREATE_AT_REST, at_rest, payload),
+            _create(CREATE_END_TO_END, end_to_end, payload),
             _update(updater, payload),
             *_langgraph(_saver(put), payload),
             _enveloped(_saver(envelope), payload),
@@ -94,6 +103,17 @@ def _syncd(service: CheckpointService, payload: Payload) -> list[Operation]:
         Operation(LATEST_DOCUMENT, repeated(TASK), latest_document),
         Operation(HISTORY, repeated(TASK), history),
     ]
+
+
+def _set(home: Path, setting: str) -> CheckpointService:
+    """A home with one setting that is not as usual: what it costs is the difference."""
+    home.mkdir()
+    (home / "config.toml").write_text(setting + "\n")
+    return CheckpointService(home=home)
+
+
+def _create(line: str, service: CheckpointService, payload: Payload) -> Operation:
+    return Operation(line, repeated(payload), lambda item: create(service, item))
 
 
 def _update(service: CheckpointService, payload: Payload) -> Operation:

@@ -25,7 +25,7 @@ class Device:
     def __init__(self, home: Path, dsn: str) -> None:
         self.node = Node(home)
         self.replica = Replica(dsn)
-        exchange = Exchange(self.node.store, self.node.key.public())
+        exchange = Exchange(self.node.store)
         self.engine = Engine(exchange, self.replica, self.node.key)
 
     def push(self) -> None:

@@ -15,6 +15,8 @@ from bench.transfer import COPY, FETCH, PULL, PULL_CROWDED, PUSH, PUSH_CROWDED
 
 LANGGRAPH_TIMES = 1.1
 RAW_PLUS_MS = 0.12
+REDACTION_MS = 0.06
+AT_REST_TIMES = 1.15
 LATEST_MS = 0.1
 WRITE_P99_MS = 10.0
 READ_P99_MS = 5.0
@@ -86,6 +88,18 @@ def _speed(results: Local) -> list[Verdict]:
         Verdict(f"create p50 at {small.label} to LangGraph put", LANGGRAPH_TIMES, put, "x"),
         Verdict(
             f"create p50 at {small.label} above a raw commit", RAW_PLUS_MS, create - raw.p50, "ms"
+        ),
+        Verdict(
+            f"create p50 at {small.label} sealed at rest to plain",
+            AT_REST_TIMES,
+            ratio(small.lines[lines.CREATE_AT_REST].p50, create),
+            "x",
+        ),
+        Verdict(
+            f"redaction's part of create p50 at {small.label}",
+            REDACTION_MS,
+            create - small.lines[lines.CREATE_UNREDACTED].p50,
+            "ms",
         ),
     ]
     read = Verdict(f"latest p50 at {small.label}", LATEST_MS, latest, "ms")

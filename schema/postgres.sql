@@ -857,7 +857,7 @@ BEGIN
   ), met AS (
     INSERT INTO syncd.tasks AS t (organization_id, id, created_at)
     SELECT organization, i.meta ->> 'task_id', syncd.at_hlc(min(i.effective_hlc))
-    FROM incoming i GROUP BY 2
+    FROM incoming i WHERE i.meta ->> 'task_id' <> '' GROUP BY 2
     ON CONFLICT (organization_id, id) DO UPDATE SET created_at = excluded.created_at
       WHERE excluded.created_at < t.created_at
   ), created AS (
@@ -876,7 +876,7 @@ BEGIN
   ), touched AS (
     -- Counted to see that each can be derived: a version that loses now may win later.
     SELECT i.entity, i.id
-    FROM incoming i WHERE i.entry_id NOT IN (SELECT entry_id FROM created)
+    FROM incoming i WHERE i.entry_id NOT IN (SELECT entry_id FROM created) AND i.entity <> 'key'
     GROUP BY 1, 2 HAVING count(syncd.derived(i.body, i.key_id)) >= 0
   )
   SELECT count(syncd.flaw(i.entity, i.id, i.op, i.bases, i.meta, i.op = 'create')),

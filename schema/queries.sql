@@ -313,6 +313,30 @@ INSERT OR IGNORE INTO devices (device_id, public_key, added_at) VALUES (?, ?, ?)
 -- The keys that signatures are checked with.
 SELECT device_id, public_key FROM devices
 
+-- parents --
+-- A checkpoint and those before it with their entries, nearest first.
+WITH RECURSIVE line (depth, id, parent) AS (
+  SELECT 0, c.id, coalesce((SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+    ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1), c.parent_id)
+  FROM checkpoints c WHERE c.id = ?1
+  UNION ALL
+  SELECT n.depth + 1, c.id, coalesce((SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+    ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1), c.parent_id)
+  FROM line n JOIN checkpoints c ON c.id = n.parent WHERE n.depth + 1 < ?2)
+SELECT c.*, l.*, iif(n.parent <> c.parent_id, n.parent, NULL)
+FROM line n JOIN checkpoints c ON c.id = n.id LEFT JOIN log l ON l.seq = c.seq ORDER BY n.depth
+
+-- signature_from --
+-- Where a device's next signature stands, from some place on, as far as it is looked for.
+SELECT seq FROM log
+WHERE seq BETWEEN ?1 AND ?1 + ?3 AND device_id = ?2 AND signature IS NOT NULL ORDER BY seq LIMIT 1
+
+-- headers_between --
+-- A device's entries between two places, without their bodies.
+SELECT seq, entry_id, device_id, device_seq, entity, entity_id, op, bases, hlc, actor, at, key_id,
+  meta, hash, previous, chain, signature, effective_hlc, cloud_seq, batch, x'', refused, purged
+FROM log WHERE seq BETWEEN ?2 AND ?3 AND device_id = ?1 ORDER BY seq
+
 -- choices --
 -- How branches were decided, the newest word last.
 SELECT entity_id, json_extract(meta, '$.resolution') FROM log
@@ -345,14 +369,15 @@ WHERE seq = ?
 
 -- placed --
 -- Where an entry stands, without its content.
-SELECT seq, chain, cloud_seq, batch, effective_hlc, entity, entity_id FROM log
+SELECT seq, chain, cloud_seq, batch, effective_hlc, entity, entity_id, refused FROM log
 WHERE entry_id = ?1 AND entry_id <> entity_id AND refused IS NULL
 UNION
-SELECT l.seq, l.chain, l.cloud_seq, l.batch, l.effective_hlc, l.entity, l.entity_id
+SELECT l.seq, l.chain, l.cloud_seq, l.batch, l.effective_hlc, l.entity, l.entity_id,
+  l.refused
 FROM checkpoints c JOIN log l ON l.seq = c.first_seq
 WHERE c.id = ?1 AND l.entry_id = c.id
 UNION
-SELECT seq, chain, cloud_seq, batch, effective_hlc, entity, entity_id FROM log
+SELECT seq, chain, cloud_seq, batch, effective_hlc, entity, entity_id, refused FROM log
 WHERE entry_id = ?1 AND refused IS NOT NULL
 
 -- receive --
@@ -660,6 +685,99 @@ SELECT c.agent_id, c.hlc FROM tasks t JOIN checkpoints c
 WHERE c.final = 0 AND c.status = 'in_progress' AND t.status NOT IN ('complete', 'failed')
 
 -- own_ids --
--- The ids that this device has had: its key is the same under each.
+-- The ids that this device has had, under the key that it has now and under those before it.
 SELECT device_id FROM devices WHERE public_key = (
   SELECT d.public_key FROM devices d JOIN state s ON s.name = 'device_id' AND s.value = d.device_id)
+UNION
+SELECT d.device_id FROM state s, json_each(s.value) f JOIN devices d ON d.device_id = f.key
+WHERE s.name = 'former_ids'
+
+-- signing_ids --
+-- Those of them that it can sign for: its key is the same under each.
+SELECT device_id FROM devices WHERE public_key = (
+  SELECT d.public_key FROM devices d JOIN state s ON s.name = 'device_id' AND s.value = d.device_id)
+
+-- own_key --
+-- The key that is pinned for this device.
+SELECT d.public_key FROM state s JOIN devices d ON d.device_id = s.value WHERE s.name = 'device_id'
+
+-- unsigned --
+-- What nothing but these devices' key can cover for the replica: what it has not acknowledged, and
+-- the last entry of each.
+SELECT seq, chain FROM log
+WHERE signature IS NULL AND device_id IN (SELECT value FROM json_each(?1))
+  AND (cloud_seq IS NULL OR seq IN (SELECT MAX(seq) FROM log GROUP BY device_id))
+
+-- put_signature --
+-- The signature of an entry that had none.
+UPDATE log SET signature = ? WHERE seq = ? AND signature IS NULL
+
+-- last_signed --
+-- The last number of a device that it has signed.
+SELECT coalesce(MAX(device_seq), 0) FROM log WHERE device_id = ? AND signature IS NOT NULL
+
+-- plain_bodies --
+-- Bodies that are not sealed, a piece at a time.
+SELECT seq, entry_id, body FROM log
+WHERE seq > ? AND key_id = '' AND typeof(body) = 'blob' AND body <> x''
+  AND substr(body, 1, 1) <> x'01'
+ORDER BY seq LIMIT ?
+
+-- sealed_bodies --
+-- Bodies that are sealed for this home alone, a piece at a time.
+SELECT seq, entry_id, body FROM log
+WHERE seq > ? AND key_id = '' AND typeof(body) = 'blob' AND substr(body, 1, 1) = x'01'
+ORDER BY seq LIMIT ?
+
+-- put_body --
+-- The same body, sealed or plain.
+UPDATE log SET body = ? WHERE seq = ?
+
+-- quarantine_texts --
+-- What is kept of entries that were not taken.
+SELECT entry_id, content FROM quarantine WHERE content <> ''
+
+-- put_quarantine --
+-- The same, its body sealed or plain.
+UPDATE quarantine SET content = ? WHERE entry_id = ?
+
+-- put_purge --
+-- The same evidence, its body sealed or plain.
+UPDATE purges SET entry = ? WHERE entry_id = ?
+
+-- bodies_by_key --
+-- How many bodies are sealed with each key, by how they begin.
+SELECT CASE substr(body, 1, 1) WHEN x'01' THEN substr(body, 1, 9) ELSE x'' END AS head, count(*)
+FROM log WHERE typeof(body) = 'blob' AND body <> x'' GROUP BY head
+
+-- places_after --
+-- Where the next entries of the log stand, whether each is signed, and of one task.
+SELECT seq, entry_id, device_id, CAST(device_seq AS INTEGER), signature IS NOT NULL,
+  coalesce(iif(json_valid(meta), meta ->> '$.task_id', NULL) = ?1, 0)
+FROM log WHERE seq > ?2 ORDER BY seq LIMIT ?3
+
+-- last_success --
+-- When the replica was last spoken to without an error.
+SELECT at FROM attempts WHERE error = '' ORDER BY id DESC LIMIT 1
+
+-- copies --
+-- What is here of some entries, without their content.
+SELECT l.entry_id, l.chain, l.cloud_seq, l.batch, l.effective_hlc, l.purged, l.refused
+FROM json_each(?1) n JOIN log l ON l.entry_id = n.value AND l.entry_id <> l.entity_id
+WHERE l.refused IS NULL
+UNION ALL
+SELECT l.entry_id, l.chain, l.cloud_seq, l.batch, l.effective_hlc, l.purged, l.refused
+FROM json_each(?1) n JOIN checkpoints c ON c.id = n.value JOIN log l ON l.seq = c.first_seq
+WHERE l.entry_id = c.id
+UNION ALL
+SELECT l.entry_id, l.chain, l.cloud_seq, l.batch, l.effective_hlc, l.purged, l.refused
+FROM json_each(?1) n JOIN log l ON l.entry_id = n.value AND l.refused IS NOT NULL
+
+-- acknowledged_after --
+-- Entries of a device after some number that the replica has said it has.
+SELECT entry_id FROM log
+WHERE device_id = ? AND device_seq > ? AND cloud_seq IS NOT NULL ORDER BY device_seq LIMIT ?
+
+-- device_ids --
+-- Devices whose id begins so.
+SELECT device_id FROM devices WHERE device_id >= ? AND device_id < ? ORDER BY device_id LIMIT 3

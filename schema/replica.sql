@@ -45,6 +45,13 @@ SELECT syncd.common(%s::uuid, %s::bigint[], %s::text[]::uuid[])
 -- A device's chain values at some of its numbers.
 SELECT device_seq, chain FROM syncd.chains(%s::uuid, %s::uuid, %s::bigint[])
 
+-- signed_after --
+-- The next signatures of a device after some number, and what they sign.
+SELECT chain, signature FROM syncd.log
+WHERE organization_id = %s::uuid AND device_id = %s::uuid AND device_seq > %s
+  AND signature IS NOT NULL
+ORDER BY device_seq LIMIT 100
+
 -- digests --
 -- A digest for each thousand entries of each device.
 SELECT device_id::text, thousand, entries, digest FROM syncd.digests(%s::uuid)
@@ -60,13 +67,18 @@ FROM syncd.devices d JOIN syncd.logins l USING (organization_id, login)
 WHERE d.organization_id = %s::uuid ORDER BY l.name, d.device_id
 
 -- machines --
--- An organization's machines, or one member's, with the devices that used them.
+-- An organization's machines, or one member's, with the devices that used them, and which of these
+-- say that they continue which.
 SELECT l.organization_id::text, l.login, l.name, m.name, m.kind, l.revoked_at IS NOT NULL,
   l.reason, max(d.last_seen), coalesce(array_agg(d.device_id::text) FILTER (
-    WHERE d.device_id IS NOT NULL), '{}')
+    WHERE d.device_id IS NOT NULL), '{}'),
+  coalesce(jsonb_object_agg(d.device_id::text, f.meta::jsonb #>> '{continues,device_id}') FILTER (
+    WHERE f.meta::jsonb ? 'continues'), '{}')
 FROM syncd.logins l
 JOIN syncd.members m USING (organization_id, member_id)
 LEFT JOIN syncd.devices d USING (organization_id, login)
+LEFT JOIN syncd.log f ON f.organization_id = d.organization_id AND f.device_id = d.device_id
+  AND f.device_seq = 1 AND f.refused IS NULL
 WHERE l.organization_id = %s::uuid AND (%s::text IS NULL OR m.name = %s::text)
 GROUP BY 1, 2, 3, 4, 5, 6, 7 ORDER BY m.name, l.name, l.login
 

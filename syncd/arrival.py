@@ -14,15 +14,17 @@ from typing import Any, NamedTuple
 import orjson
 
 from syncd import clock
-from syncd.entry import CHECKPOINT, CHOICE, CREATE, LINK, PURGE, TASK, Entry, header_bytes
+from syncd.endorsement import unendorsed
+from syncd.entry import CHECKPOINT, CHOICE, CREATE, KEY, LINK, PURGE, TASK, Entry, header_bytes
 from syncd.errors import DivergedError
 from syncd.exchange import START, Exchange, Head, settle_forks
 from syncd.purges import expect, purge_in, take_effect
 from syncd.replica import Pulled
-from syncd.seal import chain_value, digest, signature_valid
+from syncd.seal import DAMAGED, chain_value, digest, signature_valid
+from syncd.vault import Vault
 from syncd.views import Views, first_version
 
-_TEXT, _NUMBER, _MAYBE, _LIST = (str,), (int,), (int, type(None)), (list,)
+_TEXT, _NUMBER, _MAYBE, _LIST, _DICT = (str,), (int,), (int, type(None)), (list,), (dict,)
 _SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
     CHECKPOINT: {
         "agent": _TEXT, "agent_type": _TEXT, "iteration": _NUMBER, "phase": _TEXT,
@@ -32,6 +34,7 @@ _SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
     LINK: {"child": _TEXT, "parent": _TEXT},
     CHOICE: {"fork": _TEXT, "resolution": _TEXT},
     PURGE: {"entries": _LIST, "kind": _TEXT},
+    KEY: {"continues": _DICT, "public_key": _TEXT, "endorsement": _TEXT},
 }  # fmt: skip
 
 
@@ -48,27 +51,35 @@ class Examined(NamedTuple):
 
 
 def examine(
-    page: Sequence[Pulled], heads: dict[str, Head], keys: dict[str, bytes]
+    page: Sequence[Pulled], heads: dict[str, Head], keys: dict[str, bytes], vault: Vault
 ) -> list[Examined]:
     """Check a page against what is known of each device; moves `heads` on."""
-    examined = [_examined(row, heads) for row in page]
+    examined = [_examined(row, heads, keys, vault) for row in page]
     return _signed(examined, heads, keys)
 
 
-def _examined(row: Pulled, heads: dict[str, Head]) -> Examined:
+def _examined(
+    row: Pulled, heads: dict[str, Head], keys: dict[str, bytes], vault: Vault
+) -> Examined:
     head = heads.get(row.device_id, START)
     if row.device_seq <= head.device_seq:
         return Examined(row)
     if row.device_seq != head.device_seq + 1:
         return Examined(row, problem=f"it does not follow entry {head.device_seq} of its device")
     meta, problem = _opened(row)
-    if problem := problem or _broken(row, head.chain):
+    if problem := problem or _broken(row, head.chain, vault) or _usurper(row, meta, keys):
         return Examined(row, problem=problem)
     heads[row.device_id] = Head(row.device_seq, row.chain)
     return Examined(row, head.chain, meta)
 
 
-def _broken(row: Pulled, previous: bytes) -> str | None:
+def _usurper(row: Pulled, meta: dict[str, Any] | None, keys: dict[str, bytes]) -> str | None:
+    if row.entity != KEY or meta is None:
+        return None
+    return unendorsed(row.device_id, row.device_seq, row.entity_id, meta, keys)
+
+
+def _broken(row: Pulled, previous: bytes, vault: Vault) -> str | None:
     if row.refused is not None:
         return None  # the replica has said why it keeps the header only, perhaps for this
     if chain_value(previous, header_bytes(row[2:14]), row.hash) != row.chain:
@@ -76,9 +87,16 @@ def _broken(row: Pulled, previous: bytes) -> str | None:
     if row.body is None:
         purged = row.purged is not None and row.entity == CHECKPOINT
         return None if purged else "its body is missing"
-    if not row.key_id and digest(row.body) != row.hash:
+    if _altered(row, row.body, vault):
         return "its body does not match its hash"
     return None
+
+
+def _altered(row: Pulled, body: bytes, vault: Vault) -> bool:
+    """One that is sealed with a key that is not here is taken as it is: reading it will tell."""
+    if row.key_id:
+        return vault.plain(row.entry_id, row.key_id, row.hash, body).startswith(DAMAGED)
+    return digest(body) != row.hash
 
 
 def _opened(row: Pulled) -> tuple[dict[str, Any] | None, str | None]:
@@ -190,6 +208,7 @@ class _Arrival:
 
     def __init__(self, exchange: Exchange, keys: dict[str, bytes]) -> None:
         self._exchange = exchange
+        self._vault = exchange.store.vault
         self._keys = keys
         self._own = exchange.device_id
         self._head = exchange.head()
@@ -199,6 +218,7 @@ class _Arrival:
         self._hlc = max(newest[4] if newest else 0, exchange.store.anchor()[2])
         self._views = Views(exchange.store.connection)
         self._heads: dict[str, Head] = {}
+        self._vouching: set[str] = set()
         self._checkpoints: list[tuple[Any, ...]] = []
         self._touched: dict[tuple[str, str], list[int]] = {}
         self._seen: list[Entry] = []
@@ -223,6 +243,8 @@ class _Arrival:
         self._seq += 1
         self._add(_entry(self._seq, row, previous), meta)
         self._heads[row.device_id] = Head(row.device_seq, row.chain)
+        if row.entity == KEY and meta is not None:
+            self._vouching.add(meta["continues"]["device_id"])
 
     def _add(self, entry: Entry, meta: dict[str, Any] | None) -> None:
         self.entries.append(entry)
@@ -243,10 +265,14 @@ class _Arrival:
         if found is None:
             self._fill(row)
             return
-        seq, _, *place, entity, entity_id = found
+        seq, _, *place, entity, entity_id, refused = found
         # What was refused has a place in time on its own device only.
         hlc = row.effective_hlc if row.refused is None else place[2]
-        if place != [row.cloud_seq, row.batch, hlc]:
+        turned_down = row.refused is not None and refused is None
+        if turned_down:
+            word = "the replica had taken it, and says now: " if place[0] is not None else ""
+            self._exchange.quarantine(row.entry_id, row.device_id, f"{word}{row.refused}")
+        if turned_down or place != [row.cloud_seq, row.batch, hlc]:
             run("mark", row.cloud_seq, row.batch, hlc, row.signature, row.refused, seq)
             self._seen.append(_entry(seq, row, b""))
             if place[2] != hlc:
@@ -261,7 +287,7 @@ class _Arrival:
         meta, problem = _opened(row)
         before = self._exchange.run("seq_of", row.device_id, row.device_seq - 1).fetchone()
         seq, previous = before or (0, START.chain)
-        if problem := problem or _broken(row, previous):
+        if problem := problem or _broken(row, previous, self._vault):
             self._quarantine(row, problem)
             return
         seq += 1
@@ -270,7 +296,7 @@ class _Arrival:
         self._seq = max(self._seq, seq)
         self._filled.add(seq)
         # At once: the next one that was lost is looked for after this one.
-        self._exchange.run("receive", *_entry(seq, row, previous))
+        self._exchange.run("receive", *self._kept(_entry(seq, row, previous)))
         self._add(_entry(seq, row, previous), meta)
 
     def _differ(self, row: Pulled, seq: int, chain: bytes) -> None:
@@ -278,23 +304,28 @@ class _Arrival:
         if chain == row.chain:  # what is damaged is its id
             place = (row.cloud_seq, row.batch, row.effective_hlc)
             self._exchange.run("mark", *place, row.signature, row.refused, seq)
-        elif row.device_id == self._own:
+        elif row.device_id == self._own or self._exchange.waits(row.device_id):
             raise DivergedError("this device wrote while its own entries came back")
         else:
             self._quarantine(row, f"this device has another entry {row.device_seq} of its device")
 
     def _quarantine(self, row: Pulled, problem: str) -> None:
         content = row._asdict()
+        content["body"] = row.body and self._vault.kept(row.entry_id, row.key_id, row.body)
         content |= {name: value.hex() for name, value in content.items() if type(value) is bytes}
         told = orjson.dumps(content).decode()
         self._exchange.quarantine(row.entry_id, row.device_id, problem, told)
+
+    def _kept(self, entry: Entry) -> Entry:
+        body = self._vault.kept(entry.entry_id, entry.key_id, entry.body)
+        return entry if body is entry.body else entry._replace(body=body)
 
     # --- the end of the page ------------------------------------------------------------------
 
     def finish(self) -> None:
         connection, sql = self._exchange.store.connection, self._exchange.store.sql
         self._introduce()
-        new = (entry for entry in self.entries if entry.seq not in self._filled)
+        new = (self._kept(entry) for entry in self.entries if entry.seq not in self._filled)
         connection.executemany(sql["receive"], new)
         before = connection.total_changes
         connection.executemany(sql["receive_checkpoint"], self._checkpoints)
@@ -304,11 +335,15 @@ class _Arrival:
             self._views.settle(entity, entity_id, beside)
         settle_forks(self._views, [e for e in (*self.entries, *self._seen) if e.refused is None])
         at = clock.iso(clock.wall_ms())
+        for device_id in self._vouching:
+            self._exchange.run("add_device", device_id, self._keys[device_id], at)
         for device_id, head in self._heads.items():
             # Its key is pinned with the first thing it has signed; the first key stays.
             self._exchange.run("add_device", device_id, self._keys[device_id], at)
             self._exchange.run("put_head", *head, device_id)
         self._purge()
+        sealed = {entry.key_id for entry in self.entries if entry.key_id}
+        self._exchange.store.missing_keys(name for name in sealed if not self._vault.has(name))
         self._exchange.put_anchor(self._head, self._hlc)
         if self._all_sent:  # what came from there need not be looked at when sending
             self._exchange.put_state("push_seq", str(self._seq))

@@ -16,12 +16,14 @@ import orjson
 
 from syncd import clock, fold
 from syncd.database import translated, unforked
-from syncd.entry import CHECKPOINT, FINALIZE, LINK, TASK, Entry
+from syncd.endorsement import unendorsed
+from syncd.entry import CHECKPOINT, FINALIZE, KEY, LINK, TASK, Entry
 from syncd.errors import DatabaseCorruptError
 from syncd.purges import Ledger
-from syncd.seal import GENESIS, flaw, header_intact, signature_valid
+from syncd.seal import GENESIS, SEALED, flaw, header_intact, signature_valid, well_typed
 from syncd.sql import SQLITE_VERSION, bring_up_to_date, queries, version_of
 from syncd.store import Store
+from syncd.vault import Vault
 from syncd.views import checkpoint_row, task_columns
 
 VIEWS = ("checkpoints", "tasks", "participants", "links", "conflicts")
@@ -50,7 +52,7 @@ class Report(NamedTuple):
 def verify(store: Store, own_key: bytes) -> Report:
     """Check the whole database; what is found stays recorded until a later audit is clean."""
     with unforked, closing(reader(store)) as connection:
-        report = verify_database(connection, {store.device_id: own_key})
+        report = verify_database(connection, {store.device_id: own_key}, store.vault)
     store.record_problems(((p.entry_id, p.problem) for p in report.problems), anew=True)
     return report
 
@@ -63,13 +65,16 @@ def reader(store: Store) -> sqlite3.Connection:
     return connection
 
 
-def verify_database(connection: sqlite3.Connection, own_keys: dict[str, bytes]) -> Report:
-    """Check an open database, a backup too; one of an older schema as an up-to-date copy."""
+def verify_database(
+    connection: sqlite3.Connection, own_keys: dict[str, bytes], vault: Vault | None = None
+) -> Report:
+    """Check an open database, a backup too; one of an older schema as an up-to-date copy. Bodies
+    that are sealed are checked if the vault has their key."""
     if 0 < version_of(connection) < SQLITE_VERSION:
         with closing(sqlite3.connect("", isolation_level=None)) as copy:
             connection.backup(copy)
             bring_up_to_date(copy)
-            return verify_database(copy, own_keys)
+            return verify_database(copy, own_keys, vault)
     problems: list[Problem] = []
     entries = signed = 0
     try:
@@ -77,7 +82,8 @@ def verify_database(connection: sqlite3.Connection, own_keys: dict[str, bytes]) 
         keys = dict(connection.execute(queries()["device_keys"]).fetchall())
         problems += _key_problems(keys, own_keys)
         walk = _Walk(keys)
-        _read_tolerantly(connection, walk.check)
+        opened = (vault or Vault()).opened
+        _read_tolerantly(connection, lambda entry: walk.check(opened(entry)))
         problems += walk.problems
         gone = "its body is gone, and no purge in the log names it"
         problems += [Problem(*place, gone) for place in walk.ledger.unaccounted(connection)]
@@ -130,7 +136,11 @@ def _tolerant(raw: bytes) -> str:
 def _flaw(entry: Entry) -> str | None:
     """Of an entry that the replica refused, other devices have the header alone; perhaps it was
     refused because of that."""
-    return None if _header_only(entry) else flaw(entry)
+    if _header_only(entry):
+        return None
+    if well_typed(entry) and not entry.key_id and entry.body.startswith(SEALED):
+        return "its body is sealed for this home with a key that is not here"
+    return flaw(entry)
 
 
 def _header_only(entry: Entry) -> bool:
@@ -175,6 +185,9 @@ class _Walk:
     def _found(self, entry: Entry) -> Iterator[str]:
         if problem := _flaw(entry):
             yield problem
+        if not well_typed(entry):
+            self.unreadable = True
+            return
         number, chain = self.ends.get(entry.device_id, (0, GENESIS))
         if entry.device_seq != number + 1:
             yield f"device_seq {entry.device_seq} follows {number}: entries are missing"
@@ -209,6 +222,9 @@ class _Walk:
         elif number != expected:
             yield f"task_seq {number} stands where {expected} belongs"
         self.numbers[place] = number
+        who = (entry.device_id, entry.device_seq, entry.entity_id)
+        if entry.entity == KEY and (problem := unendorsed(*who, meta, self._keys)):
+            yield problem
 
     def _signature_problems(self, entry: Entry) -> Iterator[str]:
         if entry.signature is None:
@@ -240,7 +256,7 @@ def rebuild(store: Store) -> list[Difference]:
             for view in VIEWS if differences else ():
                 connection.execute(f"DELETE FROM {view}")  # noqa: S608 (a constant)
                 connection.execute(f"INSERT INTO {view} SELECT * FROM temp.log_{view}")  # noqa: S608
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise DatabaseCorruptError(
                 f"the log cannot be read ({error}); the views were left as they are",
                 "`syncd audit verify` names the damaged entries.",
@@ -259,7 +275,7 @@ def _view_problems(connection: sqlite3.Connection) -> Iterator[Problem]:
     try:
         for difference in _differences(connection):
             yield _named(connection, difference)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         yield Problem("", "", f"the views cannot be compared: {error}")
     finally:
         _drop_expected(connection)
@@ -359,7 +375,8 @@ class _Tasks:
     def meet(self, versions: list[fold.VersionRow]) -> None:
         for row in versions:
             task_id, hlc = row.meta["task_id"], row.effective_hlc
-            self._first[task_id] = min(self._first.get(task_id, hlc), hlc)
+            if task_id:
+                self._first[task_id] = min(self._first.get(task_id, hlc), hlc)
             if row.entity == CHECKPOINT:
                 self.participants.add((row.meta["agent"], task_id))
 

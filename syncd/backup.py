@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from syncd import bodies
 from syncd.audit import verify_database
+from syncd.bodies import plain_left
 from syncd.database import translated, unforked
 from syncd.entry import Entry
 from syncd.errors import (
@@ -28,6 +31,7 @@ from syncd.sql import (
     queries,
     version_of,
 )
+from syncd.vault import Vault
 
 REPLACED, DAMAGED = "replaced", "damaged"
 # Nothing is taken out of the copies while one is being made: it would be missed.
@@ -52,17 +56,19 @@ class Restored(NamedTuple):
     replaced: Path
 
 
-def create(database: Path, folder: Path, keep: int, label: str = "") -> Backup:
+def create(
+    database: Path, folder: Path, keep: int, label: str = "", vault: Vault | None = None
+) -> Backup:
     """Copy the database as it is now. The copy is audited: one with damage is kept and named so,
     and never takes the place of an intact one."""
     folder.mkdir(mode=0o700, exist_ok=True)
     with exclusive(folder / _LOCK):
-        path = _copied(database, folder, label)
+        path = _copied(database, folder, label, vault)
         _prune(folder, keep)
         return _described(path)
 
 
-def _copied(database: Path, folder: Path, label: str) -> Path:
+def _copied(database: Path, folder: Path, label: str, vault: Vault | None) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     draft = folder / f"context-{stamp}.part"
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -74,7 +80,7 @@ def _copied(database: Path, folder: Path, label: str) -> Path:
         ):
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
-            intact = verify_database(copy, {}).ok
+            intact = verify_database(copy, {}, vault).ok
         labels = [word for word in (label, "" if intact else DAMAGED) if word]
         path = folder / f"{'-'.join([f'context-{stamp}', *labels])}.db"
         _sync(draft)
@@ -119,24 +125,51 @@ def restore(database: Path, folder: Path, name: str) -> Restored:
 
 
 def purge(folder: Path, purges: Sequence[Entry]) -> list[Path]:
-    """Take out of every copy what was purged since it was made; those that cannot be read are
-    returned. Each is replaced as a whole, or stays as it is."""
+    """Take out of every copy what was purged since it was made."""
+    return _every(
+        folder,
+        lambda copy: any(holds(copy, purge) for purge in purges),
+        lambda copy: leave_out(copy, purges),
+    )
+
+
+def seal(folder: Path, vault: Vault) -> list[Path]:
+    """Seal what lies plain in the copies."""
+    return _every(folder, plain_left, partial(_sealed, vault))
+
+
+def _sealed(vault: Vault, copy: sqlite3.Connection) -> bool:
+    found = plain_left(copy)
+    after = bodies.seal(copy, vault)
+    while after:
+        after = bodies.seal(copy, vault, after)
+    bodies.seal_rest(copy, vault)
+    return found
+
+
+# What is to be done with a copy; whether anything was.
+_Look = Callable[[sqlite3.Connection], bool]
+
+
+def _every(folder: Path, needed: _Look, change: _Look) -> list[Path]:
+    """Change every copy that needs it; those that cannot be read are returned. Each is replaced as
+    a whole, or stays as it is."""
     unread = list(folder.glob("*.damaged*"))
     with unforked, exclusive(folder / _LOCK):
         for draft in folder.glob("context-*.part"):  # left by a process that was ended
             draft.unlink()
         for path in (*folder.glob("context-*.db"), *folder.glob("incoming-*.part")):
             try:
-                _purge(path, purges)
+                _change(path, needed, change)
             except (sqlite3.Error, BackupRefusedError):
                 unread.append(path)
     return unread
 
 
-def _purge(path: Path, purges: Sequence[Entry]) -> None:
+def _change(path: Path, needed: _Look, change: _Look) -> None:
     with closing(_open(path, "ro")) as copy:
         version = version_of(copy)
-        if version == SQLITE_VERSION and not any(holds(copy, purge) for purge in purges):
+        if version == SQLITE_VERSION and not needed(copy):
             return
     if not 0 < version <= SQLITE_VERSION:
         raise BackupRefusedError(f"{path.name} is not a database that this syncd can read")
@@ -144,7 +177,7 @@ def _purge(path: Path, purges: Sequence[Entry]) -> None:
     try:
         shutil.copyfile(path, draft)
         draft.chmod(0o600)
-        if _rewritten(draft, purges):
+        if _rewritten(draft, change):
             shutil.copystat(path, draft)
             _sync(draft)
             draft.replace(path)
@@ -153,15 +186,15 @@ def _purge(path: Path, purges: Sequence[Entry]) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _rewritten(draft: Path, purges: Sequence[Entry]) -> bool:
-    """Whether there was anything to take out. The file is written anew: in the unused parts of
-    the old one there may be more."""
+def _rewritten(draft: Path, change: _Look) -> bool:
+    """Whether there was anything to change. The file is written anew: in the unused parts of the
+    old one there may be more."""
     with closing(_open(draft, "rw")) as copy:
         copy.execute("PRAGMA journal_mode = MEMORY")
         if version_of(copy) < SQLITE_VERSION:
             bring_up_to_date(copy)
         copy.execute("BEGIN")
-        found = leave_out(copy, purges)
+        found = change(copy)
         copy.execute("COMMIT")
         if found:
             copy.execute("VACUUM")

@@ -24,6 +24,7 @@ from syncd.items import (
     Decision,
     Escalation,
     Finding,
+    Redaction,
     Series,
     Signer,
     Step,
@@ -205,6 +206,7 @@ class ComplianceInfo(Part):
     signature: str = ""
     retention_policy: str = "default"
     signed_by: Signer | None = extra(None)
+    redactions: list[Redaction] = extra_list()
 
 
 # Where the fields of flat documents (builder-state and per-agent files) belong.
@@ -238,8 +240,8 @@ def lifted(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return document
 
 
-# Not part of the record: what a read adds, and what is computed over the rest.
-READ_FIELDS = ("revision", "verified", "recorded_parent", "skipped")
+# Not part of the record: what a command adds for its reader, and what is computed over the rest.
+READ_FIELDS = ("revision", "verified", "recorded_parent", "skipped", "advice")
 PROOF_FIELDS = ("hash", "signature")
 
 

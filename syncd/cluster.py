@@ -280,9 +280,11 @@ def sync(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    if not folder.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        let_server_through(folder)
+    """And those above it that are missing, each as open as the server needs it."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        let_server_through(path)
 
 
 def let_server_through(folder: Path) -> None:

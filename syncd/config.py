@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from syncd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
 
 
 class Setting(NamedTuple):
@@ -18,6 +22,7 @@ class Setting(NamedTuple):
     default: Any
     help: str
     secret: bool = False
+    choices: tuple[str, ...] = ()
 
     @property
     def variable(self) -> str:
@@ -35,12 +40,34 @@ SETTINGS = (
     Setting("daemon.grace_seconds", 5.0, "how long the daemon may still send when it is stopped"),
     Setting("disk.low_mb", 200, "with less free, nothing is fetched or backed up"),
     Setting("disk.quota_mb", 10_000, "the same if the database and its backups are larger"),
+    Setting(
+        "encryption",
+        "none",
+        "how bodies are sealed: none, at_rest or end_to_end",
+        choices=("none", "at_rest", "end_to_end"),
+    ),
+    Setting("keys.passphrase_file", "", "a file with the passphrase of the data keys, if any"),
+    Setting("redaction.enabled", True, "whether secrets are taken out before anything is written"),
+    Setting("redaction.entropy", False, "whether words that look random count as secrets too"),
+    Setting("redaction.patterns", [], "your own regular expressions for what is a secret"),
+    Setting("redaction.allow", [], "regular expressions for what is none"),
+    Setting("handoff.context_percent", 70.0, "context used above which to hand off soon"),
+    Setting("handoff.checkpoint_percent", 75.0, "context used above which all must be written"),
+    Setting("handoff.insist_percent", 80.0, "context used above which to hand off at once"),
+    Setting("handoff.stop_percent", 90.0, "context used above which to stop"),
+    Setting("handoff.errors", 3, "errors in a row above which to hand off"),
+    Setting("handoff.budget_percent", 80.0, "share of a task's tokens above which to hand off"),
+    Setting("handoff.timeout_minutes", 60.0, "minutes of work above which to hand off"),
     Setting("cloud.dsn", "", "the replica; `syncd login` sets it, empty means local only", True),
     Setting("cloud.tls", "verify-full", "how a replica on another machine is protected"),
     Setting("admin.dsn", "", "an administrator's login, for `cloud migrate` and `admin`", True),
 )
 _LARGEST = 1_000_000_000
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def default(name: str) -> Any:
+    return _BY_NAME[name].default
 
 
 class Value(NamedTuple):
@@ -140,12 +167,26 @@ def _line_of(text: str, name: str) -> int:
     return 1
 
 
+_EXPECTED = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    list: "a list of texts",
+}
+
+
 def _from_text(setting: Setting, text: str) -> Any:
+    """In the environment, a list has one text on each line."""
     kind = type(setting.default)
-    try:
-        value = kind(text)
-    except ValueError:
-        value = text
+    value: Any = text
+    if kind is bool:
+        value = {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+    elif kind is list:
+        value = [line for line in text.splitlines() if line]
+    else:
+        with suppress(ValueError):
+            value = kind(text)
     return _checked(setting, value, setting.variable)
 
 
@@ -153,14 +194,54 @@ def _checked(setting: Setting, value: Any, place: str) -> Any:
     kind = type(setting.default)
     if kind is float and type(value) is int:
         value = float(value)
-    if type(value) is not kind:
-        expected = {"int": "a whole number", "float": "a number", "str": "a text"}[kind.__name__]
+    if type(value) is not kind or (kind is list and any(type(item) is not str for item in value)):
         shown = "this" if setting.secret else repr(value)
+        example = {bool: "false", list: '["one", "another"]'}.get(kind, setting.default)
         raise ConfigError(
-            f"{place}: {setting.name} must be {expected}, not {shown}",
-            f"For example: {setting.name} = {setting.default}",
+            f"{place}: {setting.name} must be {_EXPECTED[kind]}, not {shown}",
+            f"For example: {setting.name} = {example}",
         )
-    if kind is not str and not 0 < value <= _LARGEST:
+    if setting.choices and value not in setting.choices:
+        raise ConfigError(
+            f"{place}: {setting.name} must be one of {', '.join(setting.choices)}, not {value!r}",
+            f"For example: {setting.name} = {setting.default!r}",
+        )
+    if kind in (int, float) and not 0 < value <= _LARGEST:
         limit = "above zero" if value <= 0 else f"at most {_LARGEST:,}"
         raise ConfigError(f"{place}: {setting.name} must be {limit}", "Correct the value.")
     return value
+
+
+# --- changing the file ------------------------------------------------------------------------
+
+
+def document(file: Path) -> TOMLDocument:
+    """The user's file as it is, comments and all."""
+    import tomlkit
+
+    return tomlkit.parse(file.read_text(encoding="utf-8") if file.exists() else "")
+
+
+def put(file: Path, name: str, value: str | None) -> None:
+    """Change one setting, or take it out, and leave the file as it is otherwise."""
+    import tomlkit
+
+    changed = document(file)
+    *tables, key = name.split(".")
+    place: Any = changed
+    for table in tables:
+        place = place.setdefault(table, tomlkit.table())
+    if value is not None:
+        place[key] = value
+    elif key in place:
+        del place[key]
+    for table in tables:
+        if not changed[table]:
+            del changed[table]
+    text = tomlkit.dumps(changed)
+    if not text and not file.exists():
+        return
+    draft = file.with_name(f"{file.name}.{os.getpid()}.new")
+    draft.write_text(text, encoding="utf-8")
+    draft.chmod(0o600)
+    draft.replace(file)

@@ -11,7 +11,7 @@ import orjson
 
 from syncd.checkpoint import Checkpoint
 from syncd.compare import changes
-from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, UPDATE, Draft, Entry, uuid7
+from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, KEY, UPDATE, Draft, Entry, uuid7
 from syncd.errors import CheckpointExistsError, CheckpointNotFoundError, FinalizedError, UsageError
 from syncd.fold import FORK, OPEN, Conflict
 from syncd.node import Node, user
@@ -188,6 +188,11 @@ def retry(node: Node, prefix: str) -> str:
 
 def _write_again(node: Node, entry: Entry) -> None:
     node.store.version(entry.entry_id)  # raises if it is damaged: that cannot be offered again
+    if entry.entity == KEY:
+        raise UsageError(
+            f"entry {entry.entry_id} tells of a key, which is true at its own place only",
+            "`syncd quarantine drop` leaves it at that.",
+        )
     op = UPDATE if entry.op == CREATE and entry.entity == CHECKPOINT else entry.op
     meta = _meta(entry)
     # The same bases: to the others, who never had it, it takes the place of the first attempt.

@@ -66,7 +66,7 @@ class Database:
     def _checked_version(self) -> int:
         try:
             version = version_of(self.connection)
-        except sqlite3.Error as error:
+        except _REFUSED as error:
             raise translated(error) from error
         if version > SQLITE_VERSION:
             raise NewerDatabaseError(
@@ -101,7 +101,7 @@ class Database:
                     ) from None
                 self._frozen = True
                 return self._open("mode=ro&immutable=1")
-        except sqlite3.Error as error:
+        except _REFUSED as error:
             raise translated(error) from error
 
     def _open(self, how: str) -> sqlite3.Connection:

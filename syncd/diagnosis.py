@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import disk
+from syncd import disk, sealing
 from syncd.entry import CHECKPOINT, Entry
 from syncd.errors import (
     CheckpointNotFoundError,
@@ -25,6 +25,7 @@ from syncd.node import Node, lock_problem
 from syncd.seal import fingerprint, flaw
 from syncd.sql import SQLITE_VERSION, version_of
 from syncd.store import VIEW_COLUMNS
+from syncd.vault import NONE
 
 _REVISION = VIEW_COLUMNS + Entry._fields.index("entry_id")
 _NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "afs"}
@@ -78,7 +79,7 @@ def _entry(node: Node, prefix: str) -> Entry | None:
 def _lineage(node: Node, current: tuple[Any, ...]) -> Iterator[dict[str, Any]]:
     """All versions, those that lost included, newest first."""
     row = current[VIEW_COLUMNS : VIEW_COLUMNS + len(Entry._fields)]
-    entries = {row[1]: Entry(*row)} if row[0] is not None else {}
+    entries = {row[1]: node.store.read(row)} if row[0] is not None else {}
     for version in node.store.rows("versions_of", (current[0], CHECKPOINT)):
         if (found := node.store.entry(version[1])) is not None:
             entries[found.entry_id] = found
@@ -288,6 +289,19 @@ def _key(node: Node) -> Check:
     return Check("", "ok", f"fingerprint {fingerprint(node.key.public())[:16]}…")
 
 
+def _encryption(node: Node) -> Check:
+    found = sealing.shown(node)
+    if found["missing"]:
+        return Check(
+            "", "attention", f"key {found['missing'][0]} is not here, and entries are sealed with it",
+            "`syncd keys export` on a machine that has it, `syncd keys import` here.",
+        )  # fmt: skip
+    if found["encryption"] != NONE and found["plain"]:
+        return Check("", "attention", f"{found['plain']} bodies are not sealed",
+                     "`syncd keys encrypt`")  # fmt: skip
+    return Check("", "ok", found["encryption"])
+
+
 def _record(node: Node) -> Check:
     """A clean audit clears what reads have met; so this looks at what is known, not at all."""
     problems = node.store.rows("problems")
@@ -345,6 +359,7 @@ _CHECKS: dict[str, Callable[[Node], Check]] = {
     "views": _views,
     "record": _record,
     "signing key": _key,
+    "encryption": _encryption,
     "replica": _replica,
     "quarantine": _waiting,
     "python": _python,

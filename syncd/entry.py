@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 
 CHECKPOINT, TASK, LINK, CHOICE, PURGE = "checkpoint", "task", "link", "choice", "purge"
+# The first entry of a device that continues another one under a new key. It belongs to no task.
+KEY = "key"
 CREATE, UPDATE, FINALIZE = "create", "update", "finalize"
 
 # The order is part of the format: it is the order in which the header is chained.

@@ -181,6 +181,19 @@ class BackupRefusedError(StoreError):
     remedy = "Choose another one: `syncd backup list`."
 
 
+class KeyMissingError(SyncdError):
+    code = "key_missing"
+    remedy = "`syncd keys export` on a machine that has the key, `syncd keys import` here."
+
+
+class KeyChangedError(SyncdError):
+    """Whoever asks again has the new key."""
+
+    code = "key_changed"
+    passes = True
+    remedy = "Nothing was sent; run the command again."
+
+
 class ConfigError(SyncdError):
     code = "config"
     exit_code = 2
@@ -236,6 +249,17 @@ class TLSRefusedError(ReplicaError):
     )
 
 
+class ImpostorError(ReplicaError):
+    """Whoever answers does not know what the replica knows of this login. Nothing was sent."""
+
+    code = "impostor"
+    remedy = (
+        "Another program may have taken the server's port: see what listens there. If your own "
+        "server asks nobody on this machine for a password (`trust` in pg_hba.conf), add "
+        "require_auth=none to the DSN."
+    )
+
+
 class ReplicaReadOnlyError(ReplicaError):
     code = "replica_read_only"
     passes = True
@@ -271,6 +295,21 @@ class DivergedError(ReplicaError):
     """Both sides remember different histories; the engine finds where they part."""
 
     code = "diverged"
+    remedy = (
+        "`syncd prove` names what one side lacks, `syncd prove --repair` sends and fetches it. "
+        "Nothing was lost here."
+    )
+
+
+class TamperedError(ReplicaError):
+    """The replica says of this device what its key denies. Nothing was sent, or changed here."""
+
+    code = "replica_tampered"
+    exit_code = 5
+    remedy = (
+        "Somebody has changed the replica: `syncd audit verify --cloud` names what, and its "
+        "administrator has to bring it back from a backup. What is here stays as it is."
+    )
 
 
 class DaemonRunningError(SyncdError):

@@ -36,9 +36,8 @@ START = Head(0, GENESIS)
 class Exchange:
     """One store's side of the exchange with a replica. Only one at a time works on a home."""
 
-    def __init__(self, store: Store, public_key: bytes) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self._public_key = public_key
 
     # --- where this device stands -------------------------------------------------------------
 
@@ -87,9 +86,25 @@ class Exchange:
     # --- sending ------------------------------------------------------------------------------
 
     def own_ids(self) -> set[str]:
-        """All ids that this device has had under its login: its key is the same under each."""
-        ours = {device_id for device_id, key in self.keys().items() if key == self._public_key}
-        return ours - set(self.left_ids())
+        """All ids that this device has had under its login, whatever its key was."""
+        return {row[0] for row in self.store.rows("own_ids")} - set(self.left_ids())
+
+    def former_ids(self) -> dict[str, str]:
+        """Ids that this device had before, and when each ended. Others, of copies of this home,
+        may have the same key."""
+        found: dict[str, str] = orjson.loads(self.state("former_ids") or "{}")
+        return found
+
+    def retire_all_but(self, device_id: str) -> None:
+        """This device goes on under another id, perhaps with another key."""
+        at = clock.iso(clock.wall_ms())
+        ended = {row[0]: at for row in self.store.rows("signing_ids") if row[0] != device_id}
+        self.put_state("former_ids", orjson.dumps({**ended, **self.former_ids()}).decode())
+
+    def waits(self, device_id: str) -> bool:
+        """Whether something that was written here under an id was not sent yet."""
+        row = self.store.row("pending_count", (self.sent_to(), _json({device_id} & self.own_ids())))
+        return bool(row and row[0])
 
     def left_ids(self) -> list[str]:
         """Ids that belong to a login which this home no longer has."""
@@ -111,14 +126,30 @@ class Exchange:
         wanted = _json(self.own_ids() if devices is None else devices)
         with self.store.locked():
             try:
-                return _batch(self.run("pending", after, wanted))
+                return self._batch(self.run("pending", after, wanted))
             except sqlite3.OperationalError:  # damaged text: the replica shall see and refuse it
                 connection = self.store.connection
                 connection.text_factory = _tolerant
                 try:
-                    return _batch(self.run("pending", after, wanted))
+                    return self._batch(self.run("pending", after, wanted))
                 finally:
                     connection.text_factory = str
+
+    def _batch(self, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+        batch: list[Entry] = []
+        size = 0
+        for row in rows:
+            entry = self.store.vault.to_send(Entry(*row))
+            size += _weight(entry)
+            if batch and (
+                len(batch) == BATCH_ROWS
+                or size > BATCH_BYTES
+                or entry.device_id != batch[0].device_id
+                or entry.device_seq != batch[-1].device_seq + 1
+            ):
+                break
+            batch.append(entry)
+        return batch
 
     def pending_count(self) -> int:
         """How many entries wait."""
@@ -209,23 +240,6 @@ def _marks(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> Iterator[tu
         hlc = entry.effective_hlc if verdict.reason is not None else verdict.effective_hlc
         place = (verdict.cloud_seq, verdict.batch, hlc)
         yield (*place, entry.signature, verdict.reason, entry.seq)
-
-
-def _batch(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
-    batch: list[Entry] = []
-    size = 0
-    for row in rows:
-        entry = Entry(*row)
-        size += _weight(entry)
-        if batch and (
-            len(batch) == BATCH_ROWS
-            or size > BATCH_BYTES
-            or entry.device_id != batch[0].device_id
-            or entry.device_seq != batch[-1].device_seq + 1
-        ):
-            break
-        batch.append(entry)
-    return batch
 
 
 def _weight(entry: Entry) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd.entry import CREATE, FINALIZE, Version, heads, winner
+from syncd.entry import CREATE, FINALIZE, KEY, Version, heads, winner
 
 VERSION, FORK = "version", "fork"
 OPEN, IDENTICAL, MERGED, PURGED = "open", "identical", "merged", "purged"
@@ -102,8 +102,9 @@ def derived_id(name: str) -> str:
 
 
 def version_conflicts(rows: list[VersionRow]) -> list[Conflict]:
-    """Each head that is not current, and each version that a resolution has closed."""
-    if len(rows) == 1:
+    """Each head that is not current, and each version that a resolution has closed. Of what is
+    said about a key, nobody can choose."""
+    if len(rows) == 1 or rows[0].entity == KEY:
         return []
     by_id = {row.entry_id: row for row in rows}
     versions = {row.entry_id: _version(row) for row in rows}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
 
+from syncd import triggers
 from syncd.checkpoint import Checkpoint
 from syncd.part import Part, stored
+from syncd.triggers import Circumstances
 from syncd.vocabulary import HandoffTrigger
 
 # A prompt is a rendering: the record keeps everything, the reader gets what is useful.
@@ -33,12 +35,31 @@ class HandoffRequest(Part):
     priority: int = Field(5, ge=1, le=10)
 
 
-class HandoffProtocol:
-    """The thresholds, each of them to be exceeded, and the order in which they are asked."""
+_USUAL = triggers.thresholds()
 
-    CONTEXT_THRESHOLD = 0.70
-    ERROR_THRESHOLD = 3
-    TOKEN_BUDGET_THRESHOLD = 0.80
+
+class HandoffProtocol:
+    """The thresholds, each of them to be exceeded, and the order in which they are asked.
+
+    A subclass may set others; `configured` makes one of a home's settings.
+    """
+
+    CONTEXT_THRESHOLD = _USUAL.context
+    ERROR_THRESHOLD = _USUAL.errors
+    TOKEN_BUDGET_THRESHOLD = _USUAL.budget
+    TIMEOUT_MINUTES = _USUAL.minutes
+
+    @classmethod
+    def configured(cls, settings: Mapping[str, Any]) -> type[HandoffProtocol]:
+        found = triggers.thresholds(settings)
+
+        class Configured(cls):  # type: ignore[valid-type, misc]
+            CONTEXT_THRESHOLD = found.context
+            ERROR_THRESHOLD = found.errors
+            TOKEN_BUDGET_THRESHOLD = found.budget
+            TIMEOUT_MINUTES = found.minutes
+
+        return Configured
 
     @classmethod
     def should_handoff(
@@ -48,6 +69,8 @@ class HandoffProtocol:
         token_budget_used: float,
         phase_complete: bool = False,
         explicit_request: bool = False,
+        *,
+        elapsed_minutes: float = 0.0,
     ) -> HandoffTrigger | None:
         if explicit_request:
             return HandoffTrigger.EXPLICIT_REQUEST
@@ -59,7 +82,39 @@ class HandoffProtocol:
             return HandoffTrigger.CONTEXT_THRESHOLD
         if token_budget_used > cls.TOKEN_BUDGET_THRESHOLD:
             return HandoffTrigger.TOKEN_BUDGET
+        if elapsed_minutes > cls.TIMEOUT_MINUTES:
+            return HandoffTrigger.TIMEOUT
         return None
+
+    @classmethod
+    def request(
+        cls,
+        trigger: HandoffTrigger,
+        checkpoint: Checkpoint,
+        *,
+        consecutive_errors: int = 0,
+        token_budget_used: float | None = None,
+        elapsed_minutes: float | None = None,
+    ) -> HandoffRequest:
+        """The hand-off that a trigger asks for: to whom, how urgent, and a prompt that says why."""
+        used = checkpoint.metrics.context_used_percent
+        known = Circumstances(
+            checkpoint.execution_state.phase,
+            consecutive_errors or checkpoint.metrics.error_count,
+            checkpoint.execution_state.error,
+            None if used is None else used / 100,
+            token_budget_used,
+            elapsed_minutes,
+        )
+        target, priority, note = triggers.action(trigger, known)
+        lines = [*_lines(checkpoint), "", "### Why it was handed over", f"- {_short(note)}"]
+        recovery = checkpoint.recovery.amended(continuation_prompt="\n".join(lines))
+        return HandoffRequest(
+            trigger=trigger,
+            checkpoint=checkpoint.amended(recovery=recovery),
+            target_agent_type=target,
+            priority=priority,
+        )
 
     @staticmethod
     def generate_continuation_prompt(checkpoint: Checkpoint) -> str:

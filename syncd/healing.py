@@ -13,11 +13,12 @@ import orjson
 
 from syncd import clock
 from syncd.audit import rebuild
-from syncd.entry import FINALIZE, Entry, header_bytes, uuid7
+from syncd.entry import FINALIZE, KEY, Entry, header_bytes, uuid7
+from syncd.errors import DeviceTakenError, TamperedError
 from syncd.exchange import START, Exchange, Head
 from syncd.fold import derived_id
 from syncd.replica import Replica, Standing
-from syncd.seal import SigningKey, chain_value
+from syncd.seal import SigningKey, chain_value, signature_valid
 
 _PROBES = 64
 _REMEMBERED = 1_000
@@ -26,40 +27,71 @@ FOREVER = 2**63 - 1
 
 def reconcile(exchange: Exchange, replica: Replica, standing: Standing, key: SigningKey) -> bool:
     """Compare this device's chain with the replica's memory of it; True if the id changed."""
+    own = exchange.device_id
+    _check_key(standing, own, key.public())
     theirs, mine = Head(standing.device_seq, standing.chain), exchange.head()
     if theirs == exchange.acknowledged() and theirs.device_seq <= mine.device_seq:
         return False
     shared = min(theirs.device_seq, mine.device_seq)
-    if _agree(exchange, replica, shared):
+    if _agree(exchange, replica, own, shared):
         if shared < exchange.acknowledged().device_seq:
             resend_after(exchange, shared)
         return False
-    rechain(exchange, last_common(exchange, replica, shared), key)
+    common = last_common(exchange, replica, own, shared)
+    if not _theirs(replica, own, [common + 1]):  # it has lost them, and kept count
+        resend_after(exchange, common)
+        return False
+    _check_signed(exchange, replica, own, common, key.public())
+    rechain(exchange, common, key)
     return True
 
 
-def _agree(exchange: Exchange, replica: Replica, number: int) -> bool:
-    return _mine(exchange, [number]) == _theirs(exchange, replica, [number])
+def _check_key(standing: Standing, device_id: str, public: bytes) -> None:
+    if standing.public_key != public:
+        raise TamperedError(
+            f"the replica names another key for this device ({device_id}) than its own",
+            f"Others cannot trust what this device sends. {TamperedError.remedy}",
+        )
 
 
-def _mine(exchange: Exchange, numbers: list[int]) -> dict[int, bytes]:
+def _check_signed(
+    exchange: Exchange, replica: Replica, device_id: str, common: int, public: bytes
+) -> None:
+    """Whoever wrote under this id elsewhere, on a copy of this home, has its key, and signed what
+    he sent. What nobody signed was made up, and is no reason to touch what is here."""
+    mine = {row[2] for row in exchange.store.rows("fingerprints") if row[0] == device_id}
+    for chain, signature in replica.signed_after(device_id, common):
+        if chain not in mine and signature_valid(public, chain, signature):
+            return
+    raise TamperedError(
+        f"the replica has entries of this device ({device_id}) from number {common + 1} on that "
+        "this device has never signed"
+    )
+
+
+def _agree(exchange: Exchange, replica: Replica, device_id: str, number: int) -> bool:
+    return _mine(exchange, device_id, [number]) == _theirs(replica, device_id, [number])
+
+
+def _mine(exchange: Exchange, device_id: str, numbers: list[int]) -> dict[int, bytes]:
     wanted = orjson.dumps(numbers).decode()
-    found = dict(exchange.store.rows("chains_at", (exchange.device_id, wanted)))
+    found = dict(exchange.store.rows("chains_at", (device_id, wanted)))
     return {0: START.chain, **found} if 0 in numbers else found
 
 
-def _theirs(exchange: Exchange, replica: Replica, numbers: list[int]) -> dict[int, bytes]:
-    found = replica.chains(exchange.device_id, numbers)
+def _theirs(replica: Replica, device_id: str, numbers: list[int]) -> dict[int, bytes]:
+    found = replica.chains(device_id, numbers)
     return {0: START.chain, **found} if 0 in numbers else found
 
 
-def last_common(exchange: Exchange, replica: Replica, upper: int) -> int:
-    """The last number up to which both sides have the same chain."""
+def last_common(exchange: Exchange, replica: Replica, device_id: str, upper: int) -> int:
+    """The last number up to which both sides have the same chain of a device."""
     lower = 0
     while upper - lower > 1:
         step = max(1, (upper - lower) // _PROBES)
         numbers = list(range(lower + step, upper, step)) or [lower + 1]
-        mine, theirs = _mine(exchange, numbers), _theirs(exchange, replica, numbers)
+        mine = _mine(exchange, device_id, numbers)
+        theirs = _theirs(replica, device_id, numbers)
         same = [n for n in numbers if n in mine and mine[n] == theirs.get(n)]
         differ = [n for n in numbers if n not in same]
         lower, upper = max(same, default=lower), min(differ, default=upper)
@@ -69,7 +101,7 @@ def last_common(exchange: Exchange, replica: Replica, upper: int) -> int:
 def resend_after(exchange: Exchange, number: int) -> None:
     """The replica was restored from an older backup: send again what it no longer has."""
     device_id = exchange.device_id
-    chain = _mine(exchange, [number])[number]
+    chain = _mine(exchange, device_id, [number])[number]
     with exchange.store.transaction():
         first = exchange.run("first_after", device_id, number).fetchone()[0]
         exchange.run("forget_places_of", device_id, number)
@@ -97,46 +129,139 @@ def settle_in(exchange: Exchange, key: SigningKey, whereabouts: str) -> None:
     with exchange.store.transaction():
         known = exchange.state("whereabouts")
         if known and known != whereabouts and not exchange.pending_count():
-            old, new, head = exchange.device_id, uuid7(), exchange.head()
-            exchange.run("add_device", new, key.public(), clock.iso(clock.wall_ms()))
-            exchange.run("put_head", *head, old)
-            _take_identity(exchange, new, START, {})
+            begin_anew(exchange, key)
         exchange.put_state("whereabouts", whereabouts)
+
+
+def begin_anew(exchange: Exchange, key: SigningKey) -> str:
+    """What is written from now on goes under another id, and with this key."""
+    old, new, head = exchange.device_id, uuid7(), exchange.head()
+    exchange.run("add_device", new, key.public(), clock.iso(clock.wall_ms()))
+    exchange.run("put_head", *head, old)
+    _take_identity(exchange, new, START, {})
+    return new
+
+
+def do_without(exchange: Exchange, key: SigningKey) -> None:
+    """The key of this home's id is gone: the database is from before it was changed, or the file
+    was lost. What the replica may have stays under the old id, for the next exchange to find out;
+    where there is none, what nobody has signed goes on under the new one."""
+    if exchange.state("organization"):
+        begin_anew(exchange, key)
+    else:
+        signed = exchange.run("last_signed", exchange.device_id).fetchone()[0]
+        rechain(exchange, signed, key)
 
 
 def depart(exchange: Exchange, replica: Replica, key: SigningKey) -> None:
     """This home has another login than the one its id belongs to: what the replica does not have
     goes on under a new id."""
-    left = exchange.device_id
-    rechain(exchange, last_common(exchange, replica, exchange.head().device_seq + 1), key)
+    left, last = exchange.device_id, exchange.head().device_seq
+    common = last_common(exchange, replica, left, last + 1)
+    if common < last and _theirs(replica, left, [common + 1]):
+        _check_signed(exchange, replica, left, common, key.public())
+    rechain(exchange, common, key)
     exchange.leave(left)
+
+
+# --- ids that this device had before ------------------------------------------------------------
+
+
+def remind(exchange: Exchange, replica: Replica, key: SigningKey) -> None:
+    """What was written here under earlier ids, as far as the replica lost it or never had it."""
+    heads = exchange.heads()
+    for device_id in sorted(exchange.own_ids() - {exchange.device_id}):
+        if heads[device_id].device_seq:
+            _remind(exchange, replica, device_id, heads[device_id], key)
+
+
+def _remind(
+    exchange: Exchange, replica: Replica, device_id: str, head: Head, key: SigningKey
+) -> None:
+    public, taken = exchange.keys()[device_id], False
+    try:
+        standing = replica.hello(device_id, public)
+    except DeviceTakenError:  # it stays with the login that this home had before
+        common, _ = _parting(exchange, replica, device_id, head, head.device_seq + 1, public)
+        last, taken = common, True
+    else:
+        _check_key(standing, device_id, public)
+        if standing.device_seq >= head.device_seq and not exchange.waits(device_id):
+            return
+        shared = min(standing.device_seq, head.device_seq)
+        common, parted = _parting(exchange, replica, device_id, head, shared, public)
+        last = common if parted else head.device_seq
+        if not parted and public != key.public():  # nobody can sign for it any more
+            last = max(common, exchange.run("last_signed", device_id).fetchone()[0])
+    if last < head.device_seq:
+        new, its_head = split_off(exchange, device_id, last, key)
+        _remind(exchange, replica, new, its_head, key)
+    if taken:
+        exchange.leave(device_id)
+    elif rows := exchange.store.rows("seqs_after", (device_id, common)):
+        exchange.offer_again(seq for (seq,) in rows)
+
+
+def _parting(
+    exchange: Exchange, replica: Replica, device_id: str, head: Head, upper: int, public: bytes
+) -> tuple[int, bool]:
+    """The last number that both sides agree on, and whether they go on differently from there."""
+    if upper <= head.device_seq and _agree(exchange, replica, device_id, upper):
+        return upper, False
+    common = last_common(exchange, replica, device_id, upper)
+    if common == head.device_seq or not _theirs(replica, device_id, [common + 1]):
+        return common, False
+    _check_signed(exchange, replica, device_id, common, public)
+    return common, True
+
+
+def split_off(exchange: Exchange, old: str, common: int, key: SigningKey) -> tuple[str, Head]:
+    """What was written under an earlier id and cannot be sent under it goes under one of its own,
+    beside the one that this device has now."""
+    first = _mine(exchange, old, [common + 1])[common + 1]
+    new = derived_id(f"syncd device {old} {first.hex()} {key.public().hex()}")
+    with exchange.store.transaction():
+        head, _ = _move(exchange, old, new, common, key)
+        exchange.run("put_head", *head, new)
+        rebuild(exchange.store)
+    return new, head
+
+
+# --- another id ---------------------------------------------------------------------------------
 
 
 def rechain(exchange: Exchange, common: int, key: SigningKey) -> str:
     """This home was cloned, or restored and written since: what came after the last common entry
     goes on under a new device id. The first such entry says where it parted from the old one."""
     old = exchange.device_id
-    parted = Head(common, _mine(exchange, [common])[common])
     with exchange.store.transaction():
         new = _offspring(exchange, old, common)
-        first = exchange.run("first_after", old, common).fetchone()[0]
-        head, numbers = START, dict[str, int]()
-        for entry in _tail(exchange, old, common):
-            head = _rewrite(exchange, entry, new, head, numbers, parted, key)
-        exchange.run("add_device", new, key.public(), clock.iso(clock.wall_ms()))
-        exchange.run("put_head", *parted, old)
+        head, numbers = _move(exchange, old, new, common, key)
         _take_identity(exchange, new, head, numbers)
-        if first is not None:
-            before = int(exchange.state("push_seq") or 0)
-            exchange.put_state("push_seq", str(min(before, first - 1)))
         rebuild(exchange.store)
     return new
+
+
+def _move(
+    exchange: Exchange, old: str, new: str, common: int, key: SigningKey
+) -> tuple[Head, dict[str, int]]:
+    """Bring what follows an entry under a new id; how far that goes, and its numbers by task."""
+    parted = Head(common, _mine(exchange, old, [common])[common])
+    first = exchange.run("first_after", old, common).fetchone()[0]
+    head, numbers = START, dict[str, int]()
+    for entry in _tail(exchange, old, common):
+        head = _rewrite(exchange, entry, new, head, numbers, parted, key)
+    exchange.run("add_device", new, key.public(), clock.iso(clock.wall_ms()))
+    exchange.run("put_head", *parted, old)
+    if first is not None:
+        exchange.put_state("push_seq", str(min(exchange.sent_to(), first - 1)))
+    return head, numbers
 
 
 def _offspring(exchange: Exchange, old: str, common: int) -> str:
     """The id that entries go on under follows from the first of them: several copies of one home
     that part with the same entries stay one device as long as they agree."""
-    parted = _mine(exchange, [common + 1]).get(common + 1)
+    parted = _mine(exchange, old, [common + 1]).get(common + 1)
     return derived_id(f"syncd device {old} {parted.hex()}") if parted else uuid7()
 
 
@@ -153,7 +278,7 @@ def _rewrite(
     meta: dict[str, Any] = orjson.loads(entry.meta)
     task_id = meta["task_id"]
     numbers[task_id] = meta["task_seq"] = numbers.get(task_id, 0) + 1
-    if head == START:
+    if head == START and entry.entity != KEY:  # which says already whom it continues
         meta["continues"] = {
             "device_id": entry.device_id, "device_seq": parted.device_seq,
             "chain": parted.chain.hex(),
@@ -167,6 +292,7 @@ def _rewrite(
 
 
 def _take_identity(exchange: Exchange, new: str, head: Head, numbers: dict[str, int]) -> None:
+    exchange.retire_all_but(new)
     exchange.put_state("device_id", new)
     exchange.acknowledge(START)
     newest = exchange.store.row("newest")

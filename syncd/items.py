@@ -119,3 +119,10 @@ class Signer(Part):
     name: str
     meaning: str
     at: Timestamp = Field(default_factory=now)
+
+
+class Redaction(Part):
+    """Where a secret was taken out, and by which rule."""
+
+    path: str
+    rule: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,20 +15,26 @@ from syncd.database import patiently, refused, translated, unforked
 from syncd.entry import uuid7
 from syncd.errors import (
     CheckpointNotFoundError,
+    ConfigError,
     DiskFullError,
     HomeError,
     ReadOnlyError,
     UsageError,
 )
+from syncd.keychain import Keychain
 from syncd.seal import SigningKey, digest, publish_once
 from syncd.sql import SQLITE_VERSION, exclusive, migrate_sqlite, queries
 from syncd.store import Store
+from syncd.vault import Vault
 
 if TYPE_CHECKING:
+    from syncd.backup import Backup
     from syncd.replica import Replica
     from syncd.sync import Engine, Progress
 
 _FOLDERS = ("keys", "backups", "run", "log")
+# Left by a change of the signing key that was cut off.
+_CUT_OFF = ("signing.pem.old", "signing.pem.next")
 _MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 
@@ -39,6 +46,8 @@ class Node:
         self._settings: config.Settings | None = None
         self._store: Store | None = None
         self._key: SigningKey | None = None
+        self._vault: Vault | None = None
+        self.ask_passphrase: Callable[[], str] = str  # nobody to ask: none
 
     # No `cached_property`: its lock would stay held in a child that is forked while another
     # thread computes the value. Settings and key may be read twice; the store is opened once.
@@ -51,9 +60,26 @@ class Node:
 
     @property
     def key(self) -> SigningKey:
+        """The key that is pinned for this home's id. Looked at each time: another process may have
+        changed it, or a database from before such a change was brought back."""
+        pinned = self.store.row("own_key")
         if self._key is None:
-            self._key = SigningKey.at(self.home / "keys" / "signing.pem")
+            self._key = SigningKey.at(self._keys / "signing.pem")
+        if pinned != (self._key.public(),):
+            self._key = self._mended_key(self.store)
         return self._key
+
+    def _mended_key(self, store: Store) -> SigningKey:
+        from syncd.exchange import Exchange
+        from syncd.rotation import mended
+
+        with suppress(ReadOnlyError, DiskFullError):
+            return mended(Exchange(store), self._keys)
+        return SigningKey.at(self._keys / "signing.pem")
+
+    @property
+    def _keys(self) -> Path:
+        return self.home / "keys"
 
     @property
     def store(self) -> Store:
@@ -77,6 +103,8 @@ class Node:
                 store.close()
             self._prepare()
             store = self._open_store()
+        if any((self._keys / name).exists() for name in _CUT_OFF):
+            self._key = self._mended_key(store)
         self._settle_in(store)
         return store
 
@@ -89,10 +117,32 @@ class Node:
 
         # Where nothing can be written, nothing can be written twice.
         with suppress(ReadOnlyError, DiskFullError):
-            settle_in(Exchange(store, self.key.public()), self.key, here)
+            settle_in(Exchange(store), SigningKey.at(self._keys / "signing.pem"), here)
 
     def _open_store(self) -> Store:
-        return Store(self.database, busy_seconds=self.settings["store.busy_seconds"])
+        patience = self.settings["store.busy_seconds"]
+        return Store(self.database, vault=self.vault, busy_seconds=patience)
+
+    @property
+    def vault(self) -> Vault:
+        if self._vault is None:
+            self._vault = Vault(Keychain(self.home, self.passphrase), self.settings["encryption"])
+        return self._vault
+
+    def passphrase(self, asking: bool = False) -> str:
+        """Of the data keys, if they have one: from the environment or a file, else from whoever
+        can be asked."""
+        if (said := os.environ.get("SYNCD_KEYS_PASSPHRASE")) is not None:
+            return said
+        if not (file := self.settings["keys.passphrase_file"]):
+            return self.ask_passphrase() if asking else ""
+        try:
+            return Path(file).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"the passphrase file {file} cannot be read: {error}",
+                "Correct keys.passphrase_file.",
+            ) from None
 
     def replica(self) -> Replica:
         """This home's replica; connects when it is used."""
@@ -111,8 +161,8 @@ class Node:
         from syncd.exchange import Exchange
         from syncd.sync import Engine, silent
 
-        exchange = Exchange(self.store, self.key.public())
-        return Engine(exchange, replica, self.key, progress or silent)
+        key = self.key
+        return Engine(Exchange(self.store), replica, key, progress or silent)
 
     def exchanging(self, seconds: float | None = None) -> AbstractContextManager[None]:
         """One exchange at a time: others wait for their turn, or give up after some seconds."""
@@ -128,6 +178,8 @@ class Node:
     def reload(self) -> None:
         """Read the settings again; those that are in force stay if the new ones are no good."""
         self._settings = config.load(self.home / "config.toml")
+        self.vault.mode = self._settings["encryption"]
+        self.vault.forget()
 
     @property
     def database(self) -> Path:
@@ -170,11 +222,11 @@ class Node:
             )
 
     def _make_folders(self) -> None:
-        self.home.mkdir(parents=True, exist_ok=True)
-        self.home.chmod(0o700)
-        for name in _FOLDERS:
-            (self.home / name).mkdir(exist_ok=True)
-            (self.home / name).chmod(0o700)
+        missing = [path for path in self.home.parents if not path.exists()]
+        own = [self.home, *(self.home / name for name in _FOLDERS)]
+        for folder in [*reversed(missing), *own]:  # whatever the umask says
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o700)
 
     def _migrate(self) -> None:
         # Processes that meet in a new home also meet while one switches the file to WAL, or the
@@ -194,14 +246,15 @@ class Node:
             [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise HomeError("the file system does not support SQLite's write-ahead log")
-            migrate_sqlite(connection, self.home / "run" / "migrate.lock", self._backup_first)
+            before = partial(self.back_up, "before-migration")
+            migrate_sqlite(connection, self.home / "run" / "migrate.lock", before)
             self._introduce(connection)
 
-    def _backup_first(self) -> None:
+    def back_up(self, label: str = "") -> Backup:
         from syncd import backup
 
         keep = self.settings["backup.keep"]
-        backup.create(self.database, self.home / "backups", keep, label="before-migration")
+        return backup.create(self.database, self.home / "backups", keep, label, self.vault)
 
     def _introduce(self, connection: sqlite3.Connection) -> None:
         """Give the device its id and pin its key; the first process to get here decides."""
@@ -209,7 +262,7 @@ class Node:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(sql["set_state"], ("device_id", uuid7()))
         device_id = connection.execute(sql["state"], ("device_id",)).fetchone()[0]
-        public = self.key.public()
+        public = SigningKey.at(self._keys / "signing.pem").public()
         connection.execute(sql["add_device"], (device_id, public, clock.iso(now)))
         connection.execute(sql["set_state"], ("whereabouts", whereabouts(self.home)))
         connection.execute("COMMIT")

@@ -80,6 +80,13 @@ def expect(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
         _remember(connection, AWAITED, _remembered(connection, AWAITED) | missing)
 
 
+def _more_to_come(connection: sqlite3.Connection) -> bool:
+    """Whether the replica has numbers that were not fetched yet, as far as is known."""
+    known = connection.execute(queries()["state"], ("cloud_seq",)).fetchone()
+    cursor = connection.execute(queries()["cursor"]).fetchone()
+    return int(known[0] if known else 0) > (cursor[0] if cursor else 0)
+
+
 def _remembered(connection: sqlite3.Connection, name: str) -> set[str]:
     row = connection.execute(queries()["state"], (name,)).fetchone()
     return set(orjson.loads(row[0])) if row else set()
@@ -169,7 +176,7 @@ class Ledger:
                 entry = recalled(text)
                 if entry.entry_id == entry_id and flaw(entry) is None:
                     self.meet(entry, orjson.loads(entry.meta)["task_id"])
-        awaited = _remembered(connection, AWAITED)
+        awaited = _remembered(connection, AWAITED) if _more_to_come(connection) else set()
         for entry_id, device_id, purge_id, task_id in self._gone:
             named = self._named.get(purge_id)
             if named is None and purge_id in awaited:

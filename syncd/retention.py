@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from syncd import backup, clock
+from syncd import backup, clock, redaction
 from syncd.canonical import canonical
 from syncd.database import patiently, translated, unforked
 from syncd.entry import CREATE, PURGE, Draft, Entry, uuid7
@@ -172,6 +172,7 @@ def _task(task_id: str, policy: str, doomed: list[Doomed]) -> dict[str, Any]:
 
 def erase(node: Node, checkpoint_id: str, reason: str = "") -> dict[str, Any]:
     """Take away the bodies of all versions of a checkpoint, everywhere."""
+    reason = redaction.of(node.settings).text(reason, "reason")
     with node.store.transaction():
         if node.store.row("checkpoint", (checkpoint_id,)) is None:
             raise CheckpointNotFoundError(f"there is no checkpoint {checkpoint_id!r}")
@@ -222,7 +223,7 @@ def complete(node: Node) -> list[Path]:
     if not ids:
         return []
     entries = [entry for purge_id in ids if (entry := _purge(node, purge_id))]
-    left = [] if _rewritten(node) else [node.database]
+    left = [] if rewritten(node) else [node.database]
     left += backup.purge(node.home / "backups", entries)
     if not left:
         with node.store.transaction():
@@ -231,22 +232,28 @@ def complete(node: Node) -> list[Path]:
 
 
 def _purge(node: Node, purge_id: str) -> Entry | None:
+    """As it is stored: what is sealed here is sealed in the backups too."""
+    if row := node.store.row("entry", (purge_id,)):
+        return Entry(*row)
     evidence = node.store.row("purge_evidence", (purge_id,))
-    return node.store.entry(purge_id) or (recalled(evidence[0]) if evidence else None)
+    return recalled(evidence[0]) if evidence else None
 
 
-def _rewritten(node: Node) -> bool:
+def rewritten(node: Node, *, anew: bool = False) -> bool:
     """Cut the write-ahead log, where bodies may still be. If something was erased, or much is
-    unused, the database is written anew first: copies may lie in its unused parts. False if
-    somebody is reading what is to go."""
+    unused, or it is asked for, the database is written anew first: copies may lie in its unused
+    parts. False if somebody is reading what is to go."""
     uri = f"{node.database.resolve().as_uri()}?mode=rw"
     seconds = node.settings["store.busy_seconds"]
     with node.store.locked():
         erased = to_overwrite(node.store.connection)
     try:
-        with unforked, closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+        with (
+            unforked,
+            closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0)) as connection,
+        ):
             unused, pages, _ = connection.execute(node.store.sql["pages"]).fetchone()
-            if erased or unused > _UNUSED * pages:
+            if anew or erased or unused > _UNUSED * pages:
                 patiently(lambda: connection.execute("VACUUM"), seconds)
                 with node.store.transaction():
                     overwritten(node.store.connection, erased)

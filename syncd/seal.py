@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 GENESIS = bytes(32)
+# What a body begins with that is sealed, and its key is not here; and one that was, and its key is,
+# but it is not what was sealed. No plain body begins like that.
+SEALED, DAMAGED = b"\x01", b"\x00"
 # A signature made for one purpose must never be valid for another.
 _CHAIN_DOMAIN = b"syncd chain 1\0"
+_KEY_DOMAIN = b"syncd key 1\0"
 
 
 def digest(body: bytes) -> str:
@@ -31,16 +35,36 @@ def chain_value(previous: bytes, header: bytes, body_hash: str) -> bytes:
 
 def flaw(entry: Entry) -> str | None:
     """What is wrong with an entry taken by itself, or None."""
-    if not isinstance(entry.body, bytes) or not isinstance(entry.previous, bytes):
-        return "the body or the chain value has another type than what was written"
+    if not well_typed(entry):
+        return "a column has another type than what was written"
     if entry.purged is not None:  # an audit looks for the entry that accounts for it
         if entry.body:
             return "a body stands where one was purged"
-    elif digest(entry.body) != entry.hash:
+    elif _altered(entry):
         return "the body does not match its hash"
     if not header_intact(entry):
         return "the header does not match its chain value"
     return None
+
+
+def well_typed(entry: Entry) -> bool:
+    """SQLite keeps whatever it is given: a damaged column may hold anything."""
+    return (
+        all(type(value) is str for value in (*entry[1:3], *entry[4:8], *entry[9:14]))
+        and all(type(value) is int for value in (entry.device_seq, entry.hlc, entry.effective_hlc))
+        and all(type(value) is bytes for value in (entry.previous, entry.chain, entry.body))
+        and (entry.signature is None or type(entry.signature) is bytes)
+    )
+
+
+def _altered(entry: Entry) -> bool:
+    """Of a body that is sealed nothing can be said without its key; whoever opened one that has a
+    key has compared it with its hash."""
+    if entry.body.startswith(SEALED):
+        return False
+    if entry.key_id:
+        return not entry.body or entry.body.startswith(DAMAGED)
+    return digest(entry.body) != entry.hash
 
 
 def header_intact(entry: Entry) -> bool:
@@ -57,16 +81,21 @@ class SigningKey:
     @classmethod
     def at(cls, path: Path) -> SigningKey:
         """Load the key, making it first if there is none; safe when several processes start."""
+        if not path.exists():
+            publish_once(path, cls.new().pem())
+        return cls.load(path)
+
+    @classmethod
+    def new(cls) -> SigningKey:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, path: Path) -> SigningKey:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-        if not path.exists():
-            pem = Ed25519PrivateKey.generate().private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-            publish_once(path, pem)
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), None)
         except (OSError, ValueError) as error:
@@ -81,17 +110,38 @@ class SigningKey:
     def sign(self, chain: bytes) -> bytes:
         return self._key.sign(_CHAIN_DOMAIN + chain)
 
+    def endorse(self, succession: bytes) -> bytes:
+        """Vouch for the key that takes this one's place."""
+        return self._key.sign(_KEY_DOMAIN + succession)
+
+    def pem(self) -> bytes:
+        from cryptography.hazmat.primitives import serialization
+
+        return self._key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+
     def public(self) -> bytes:
         return self._key.public_key().public_bytes_raw()
 
 
 def signature_valid(public: bytes, chain: bytes, signature: bytes) -> bool:
+    return _valid(public, _CHAIN_DOMAIN, chain, signature)
+
+
+def endorsement_valid(public: bytes, succession: bytes, endorsement: bytes) -> bool:
+    return _valid(public, _KEY_DOMAIN, succession, endorsement)
+
+
+def _valid(public: bytes, domain: bytes, message: bytes, signature: bytes) -> bool:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, _CHAIN_DOMAIN + chain)
-    except (InvalidSignature, ValueError):
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, domain + message)
+    except (InvalidSignature, ValueError, TypeError):  # a damaged column may hold anything
         return False
     return True
 

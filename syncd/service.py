@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from syncd import clock
+from syncd import clock, redaction
 from syncd.canonical import MAX_DEPTH, canonical
 from syncd.checkpoint import (
     Checkpoint,
@@ -23,14 +23,16 @@ from syncd.checkpoint import (
     RecoveryInfo,
     assembled,
 )
+from syncd.discretion import redacted
 from syncd.entry import CHECKPOINT, CREATE, FINALIZE, LINK, UPDATE, Draft, uuid7
 from syncd.errors import CheckpointNotFoundError, InvalidInputError
 from syncd.handoff import HandoffProtocol
 from syncd.items import Signer, Verification, Workspace
 from syncd.node import Node, user
 from syncd.part import Part
+from syncd.patch import merged, patched, plain
 from syncd.seal import SigningKey
-from syncd.store import FOREVER, Record, Skipped
+from syncd.store import FOREVER, Record, Skipped, shown_hash
 from syncd.vocabulary import AgentType, CheckpointReason, checked_id, zoned
 
 log = logging.getLogger("syncd")
@@ -53,6 +55,7 @@ class CheckpointService:
         self._store = self.node.store
         self._limit: int = self.node.settings["limits.body_bytes"]
         self._rendered: int = self.node.settings["limits.rendered_bytes"]
+        self._redactor = redaction.of(self.node.settings)
         if use_fdb:
             log.warning("there is no FoundationDB here: checkpoints go to %s", self.node.home)
 
@@ -131,7 +134,7 @@ class CheckpointService:
         with self._store.transaction():
             current = self._opened(self._store.changeable(checkpoint_id, base))
             try:
-                changed = patched(current, _plain(changes))
+                changed = patched(current, plain(changes))
             except RecursionError:
                 raise InvalidInputError(f"nested deeper than {MAX_DEPTH} levels") from None
             return self._replace(current, changed)
@@ -217,35 +220,43 @@ class CheckpointService:
         parent = parent or checkpoint.recovery.last_successful_state
         if op == CREATE:
             parent = parent or spot.current_id or ""
-        recovery = {
-            "last_successful_state": parent,
-            "continuation_prompt": checkpoint.recovery.continuation_prompt
-            or self._prompt(checkpoint),
-        }
-        place = {"event_log_ref": f"syncd:log/{spot.device_id}/{entry_id}"}
-        document = checkpoint.body()
-        document["recovery"].update(recovery)
-        document["compliance"].update(place)
+        place = f"syncd:log/{spot.device_id}/{entry_id}"
+        checkpoint, body = self._composed(checkpoint, parent, place)
         draft = Draft(
             entry_id,
             CHECKPOINT,
             metadata.checkpoint_id,
             op,
             metadata.agent_id,
-            {**checkpoint.meta(), "parent": parent},
-            self._fitting(canonical(document)),
+            checkpoint.meta(),
+            self._fitting(body),
             (base,) if base else (),
         )
         entry = self._store.append(draft, spot, key)
         signature = entry.signature.hex() if entry.signature else ""
-        proof = {**place, "hash": entry.hash, "signature": signature}
+        proof = {"hash": shown_hash(entry), "signature": signature}
         return checkpoint.amended(
-            recovery=checkpoint.recovery.amended(**recovery),
-            compliance=checkpoint.compliance.amended(**proof),
-            revision=entry_id,
-            verified=True,
-            recorded_parent=None,
+            compliance=checkpoint.compliance.amended(**proof), revision=entry_id, verified=True
         )
+
+    def _composed(
+        self, checkpoint: Checkpoint, parent: str, place: str
+    ) -> tuple[Checkpoint, bytes]:
+        """The version as it is stored: with parent, place and prompt, and without secrets."""
+        checkpoint, document = redacted(
+            checkpoint.amended(
+                recovery=checkpoint.recovery.amended(last_successful_state=parent),
+                compliance=checkpoint.compliance.amended(event_log_ref=place),
+                recorded_parent=None,
+            ),
+            self._redactor,
+        )
+        if not checkpoint.recovery.continuation_prompt:
+            prompt = self._prompt(checkpoint)
+            recovery = checkpoint.recovery.amended(continuation_prompt=prompt)
+            checkpoint = checkpoint.amended(recovery=recovery)
+            document["recovery"]["continuation_prompt"] = prompt
+        return checkpoint, canonical(document)
 
     def _fitting(self, body: bytes) -> bytes:
         if len(body) > self._limit:
@@ -334,39 +345,6 @@ def _moment(value: datetime | str) -> datetime:
         except ValueError as error:
             raise InvalidInputError(str(error)) from None
     return value if value.tzinfo else value.replace(tzinfo=UTC)
-
-
-def merged(document: Any, patch: Any) -> Any:
-    """A JSON merge patch (RFC 7396): null removes, objects merge, all else replaces."""
-    if not isinstance(patch, Mapping):
-        return patch
-    result = dict(document) if isinstance(document, Mapping) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), value)
-    return result
-
-
-def patched(checkpoint: Checkpoint, patch: Mapping[str, Any]) -> Checkpoint:
-    """A checkpoint with a merge patch applied, whose names may be aliases too."""
-    patch = Checkpoint.named(patch)
-    document = checkpoint.body()
-    for name in patch.get("execution_state") or {}:
-        # A new value says nothing about the word that the old one came in.
-        document["execution_state"].get("raw", {}).pop(name, None)
-    return Checkpoint.from_dict(merged(document, patch))
-
-
-def _plain(value: Any) -> Any:
-    """Models inside a patch become documents, so that unset fields leave the base alone."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    dump = getattr(value, "model_dump", None)
-    return dump(mode="json", exclude_unset=True) if dump else value
 
 
 def _blocked_by_failure(checkpoint: Checkpoint) -> Checkpoint:

@@ -33,6 +33,9 @@ def status(node: Node) -> dict[str, Any]:
         return _status(node)
     except SyncdError as error:
         return _unusable(node, Need(error.message, error.remedy))
+    except (TypeError, ValueError):  # a damaged column may hold anything
+        damaged = "the database holds something that syncd has not written"
+        return _unusable(node, Need(damaged, "`syncd audit verify` names it."))
 
 
 def _unusable(node: Node, need: Need) -> dict[str, Any]:
@@ -80,6 +83,7 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
         "pull": pull,
         "conflicts": {"open": conflicts},
         "quarantined": quarantined,
+        "keys_missing": orjson.loads(state.get("keys_missing") or "[]"),
         "agents": agents(node),
         "disk": {"free_bytes": disk.free(node.home),
                  "problem": disk.problem(node)},
@@ -147,10 +151,9 @@ def _push(node: Node, state: dict[str, str]) -> dict[str, Any]:
 
 
 def _former_ids(node: Node, state: dict[str, str]) -> list[str]:
-    """Other ids that this device has had under its login: its key is the same under each."""
-    keys = {row[0]: row[1] for row in node.store.rows("devices")}
-    mine, left = state.get("device_id", ""), orjson.loads(state.get("left") or "[]")
-    return [d for d, key in keys.items() if key == keys.get(mine) and d != mine and d not in left]
+    """Other ids that this device has had under its login."""
+    not_these = {state.get("device_id", ""), *orjson.loads(state.get("left") or "[]")}
+    return [row[0] for row in node.store.rows("own_ids") if row[0] not in not_these]
 
 
 def _pull(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str, Any]:
@@ -206,6 +209,13 @@ def _needs(document: dict[str, Any]) -> list[Need]:
                 f"{document['disk']['problem']}: nothing is fetched or backed up, what you write "
                 "is kept",
                 "Make room, or change disk.low_mb or disk.quota_mb; `syncd stats` shows sizes.",
+            )
+        )
+    for name in document["keys_missing"]:
+        found.append(
+            Need(
+                f"entries are sealed with key {name}, which is not here",
+                "`syncd keys export` on a machine that has it, `syncd keys import` here.",
             )
         )
     if document["quarantined"]:

@@ -27,12 +27,12 @@ from syncd.errors import (
     ViewDamagedError,
 )
 from syncd.purges import recalled
-from syncd.seal import GENESIS, SigningKey, chain_value, digest, flaw, header_intact
+from syncd.seal import GENESIS, SEALED, SigningKey, chain_value, digest, flaw, header_intact
+from syncd.vault import Vault
 from syncd.views import CheckpointRow, Views, checkpoint_columns
 
 VIEW_COLUMNS = 17
 _ENTRY_END = VIEW_COLUMNS + len(Entry._fields)
-_BODY = VIEW_COLUMNS + Entry._fields.index("body")
 FOREVER = 2**63 - 1
 _PAGE = 500
 
@@ -62,7 +62,7 @@ class Record(NamedTuple):
         """The body as a document, with its proof and what the reader should know."""
         document = opened(self.entry) if self.purge is None else self._remains()
         signature = self.entry.signature
-        document["compliance"]["hash"] = self.entry.hash
+        document["compliance"]["hash"] = shown_hash(self.entry)
         document["compliance"]["signature"] = signature.hex() if signature else ""
         if self.linked_parent:
             document["recorded_parent"] = document["recovery"]["last_successful_state"]
@@ -101,9 +101,10 @@ class Skipped(NamedTuple):
 class Store(Database):
     """One device's log and its views."""
 
-    def __init__(self, path: Path, **options: Any) -> None:
+    def __init__(self, path: Path, *, vault: Vault | None = None, **options: Any) -> None:
         super().__init__(path, **options)
         self._met: list[tuple[str, str]] = []
+        self.vault = vault or Vault()
 
     def _rolled_back(self) -> None:
         met, self._met = self._met, []
@@ -142,16 +143,16 @@ class Store(Database):
         now = self._now_ms()
         hlc, at = clock.tick(place.hlc, now), clock.iso(now)
         meta = {**draft.meta, "task_seq": place.task_seq + 1}
+        key_id, body_hash, stored = self.vault.sealed(draft.entry_id, draft.body)
         header = (
             draft.entry_id, place.device_id, place.device_seq + 1, draft.entity, draft.entity_id,
-            draft.op, orjson.dumps(draft.bases).decode(), hlc, draft.actor, at, "",
+            draft.op, orjson.dumps(draft.bases).decode(), hlc, draft.actor, at, key_id,
             orjson.dumps(meta, option=orjson.OPT_SORT_KEYS).decode(),
         )  # fmt: skip
-        body_hash = digest(draft.body)
         chain = chain_value(place.chain, header_bytes(header), body_hash)
         signature = key.sign(chain) if key else None
         proof = (body_hash, place.chain, chain, signature, hlc)
-        cursor = self._connection.execute(self.sql["append"], (*header, *proof, draft.body))
+        cursor = self._connection.execute(self.sql["append"], (*header, *proof, stored))
         entry = Entry(cursor.lastrowid or 0, *header, *proof, None, None, draft.body)
         views = Views(self._connection)
         if not (place.task_known and place.agent_known):
@@ -171,6 +172,16 @@ class Store(Database):
                 f"checkpoint {row.id} is at revision {revision}, the change is based on {base}"
             )
         return record
+
+    def missing_keys(self, met: Iterable[str] = (), without: Iterable[str] = ()) -> list[str]:
+        """The keys that entries here are sealed with and that have not been brought here. Called
+        inside a transaction to add some, or to take some out."""
+        row = self.row("state", ("keys_missing",))
+        known: list[str] = orjson.loads(row[0]) if row else []
+        now = sorted({*known, *met} - set(without))
+        if now != known:
+            self.change("put_state", ("keys_missing", orjson.dumps(now).decode()))
+        return now
 
     def record_problems(self, found: Iterable[tuple[str, str]], *, anew: bool = False) -> None:
         """Keep what was found (entry, problem); `anew` when everything was looked at.
@@ -195,15 +206,23 @@ class Store(Database):
         before = FOREVER
         while page := self.rows("page_before", (before, _PAGE)):
             for row in page:
-                body: bytes = row[_BODY]
-                if needle in body.decode("utf-8", "replace").casefold():
+                if needle in self._text(row):
                     found += self._checked([row], skipped)
                     if len(found) == limit:
                         return found
             before = page[-1][VIEW_COLUMNS]
         return found
 
+    def _text(self, row: tuple[Any, ...]) -> str:
+        """What is searched of a checkpoint: one that cannot be read must not seem to lack it."""
+        entry = self.vault.readable(self.read(row[VIEW_COLUMNS:_ENTRY_END]))
+        return entry.body.decode("utf-8", "replace").casefold()
+
     # --- verified reads ---------------------------------------------------------------------
+
+    def read(self, row: tuple[Any, ...]) -> Entry:
+        """A row of the log, its body opened if its key is here."""
+        return self.vault.opened(Entry(*row))
 
     def current_id(self, task_id: str) -> str:
         row = self.row("current_id", (task_id,))
@@ -277,13 +296,13 @@ class Store(Database):
     def _examined(self, row: tuple[Any, ...]) -> Record:
         """The same, where what is left of a purged one will do."""
         view = CheckpointRow(*row[:VIEW_COLUMNS])
-        entry = Entry(*row[VIEW_COLUMNS:_ENTRY_END])
+        entry = self.read(row[VIEW_COLUMNS:_ENTRY_END])
         subject, entry_id = f"checkpoint {view.id}", entry.entry_id or f"seq {view.seq}"
         if problem := "its entry is missing from the log" if entry.seq is None else flaw(entry):
             raise self.damaged(subject, entry_id, problem)
         if problem := _view_flaw(view, entry):
             raise self.damaged(subject, entry_id, problem, ViewDamagedError)
-        return Record(view, entry, row[_ENTRY_END] or "", self.purge_of(entry))
+        return Record(view, self.vault.readable(entry), row[_ENTRY_END] or "", self.purge_of(entry))
 
     def damaged(
         self,
@@ -311,7 +330,7 @@ class Store(Database):
             raise self.damaged(f"{entry.entity} {entry.entity_id}", entry_id, problem)
         if (purge := self.purge_of(entry)) is not None:
             raise _gone(f"revision {entry_id} of {entry.entity} {entry.entity_id}", entry, purge)
-        return entry
+        return self.vault.readable(entry)
 
     def purge_of(self, entry: Entry) -> dict[str, Any] | None:
         """When, why and by which entry a body was purged; None if it was not."""
@@ -320,21 +339,28 @@ class Store(Database):
         purge = self.entry(entry.purged) or self._evidence(entry.purged)
         if purge is None:
             return {"by": entry.purged, "at": "", "kind": "", "actor": "", "reason": ""}
-        body = orjson.loads(purge.body) if purge.body else {}
+        known = purge.body and not purge.body.startswith(SEALED)
+        body = orjson.loads(purge.body) if known else {}
         return {"by": purge.entry_id, "at": purge.at, "kind": orjson.loads(purge.meta)["kind"],
                 "actor": purge.actor, "reason": body.get("reason", "")}  # fmt: skip
 
     def _evidence(self, purge_id: str) -> Entry | None:
         row = self.row("purge_evidence", (purge_id,))
-        return recalled(row[0]) if row else None
+        return self.vault.opened(recalled(row[0])) if row else None
 
     def entry(self, entry_id: str) -> Entry | None:
         row = self.row("entry", (entry_id,))
-        return Entry(*row) if row else None
+        return self.read(row) if row else None
 
     def find(self, query: str, prefix: str) -> list[str]:
         """Up to three full ids that begin with `prefix`."""
         return [row[0] for row in self.rows(query, (prefix, prefix + "\U0010ffff"))]
+
+
+def shown_hash(entry: Entry) -> str:
+    """What a reader can recompute from the document; the log of an entry that others must not read
+    has a keyed one."""
+    return digest(entry.body) if entry.key_id else entry.hash
 
 
 def opened(entry: Entry) -> dict[str, Any]:

@@ -21,12 +21,13 @@ from syncd.errors import (
     CheckpointExistsError,
     DeviceTakenError,
     DivergedError,
+    KeyChangedError,
     ReplicaError,
     SyncdError,
 )
 from syncd.exchange import Exchange
 from syncd.fold import derived_id
-from syncd.healing import depart, reconcile, roll_back
+from syncd.healing import depart, reconcile, remind, roll_back
 from syncd.replica import Batch, Pulled, Replica, Standing, Verdict, encoded
 from syncd.seal import SigningKey
 
@@ -35,6 +36,7 @@ from syncd.seal import SigningKey
 _CHUNK, _CHUNK_AMONG_WRITERS = 1_000, 250
 _GAP_SECONDS, _GAP_AMONG_WRITERS = 0.002, 0.01
 _ROUNDS = 3
+_NOT_WHOLE = "its body does not match its hash"
 Progress = Callable[[str, int, int], None]
 
 
@@ -113,24 +115,9 @@ class Engine:
             self.exchange.put_state("cloud_seq", str(standing.cloud_seq))
         if reconcile(self.exchange, self.replica, standing, self._key):
             standing = self._hello()
-        self._remind()
+        remind(self.exchange, self.replica, self._key)
         self.standing = standing
         return standing
-
-    def _remind(self) -> None:
-        """What this device wrote under ids that it no longer has, if the replica has lost it."""
-        heads = self.exchange.heads()
-        for device_id in self.exchange.own_ids() - {self.exchange.device_id}:
-            if not heads[device_id].device_seq:
-                continue
-            try:
-                standing = self.replica.hello(device_id, self._key.public())
-            except DeviceTakenError:  # it stays with the login that this home had before
-                self.exchange.leave(device_id)
-                continue
-            if standing.device_seq < heads[device_id].device_seq:
-                rows = self.exchange.store.rows("seqs_after", (device_id, standing.device_seq))
-                self.exchange.offer_again(seq for (seq,) in rows)
 
     def may_write(self) -> bool:
         """What an auditor writes stays on this machine; he fetches all the same."""
@@ -138,17 +125,25 @@ class Engine:
 
     def asked(self) -> Standing:
         """Where the replica stands now, without doing anything about it."""
+        self._check_key()
         return self.replica.hello(self.exchange.device_id, self._key.public())
 
     def _hello(self) -> Standing:
         """A home that was given another login goes on under another device id: the one it had
         stays the first login's for ever."""
+        self._check_key()
         try:
             return self.replica.hello(self.exchange.device_id, self._key.public())
         except DeviceTakenError:
             self._belong()  # before anything is written again
             depart(self.exchange, self.replica, self._key)
         return self.replica.hello(self.exchange.device_id, self._key.public())
+
+    def _check_key(self) -> None:
+        """Another process may have changed it since: nothing is sent with the wrong one."""
+        pinned = self.exchange.store.row("own_key")
+        if pinned is not None and pinned[0] != self._key.public():
+            raise KeyChangedError("the signing key of this home was changed in the meantime")
 
     def _belong(self) -> None:
         """A home belongs to one organization: its entries must not end up in another's."""
@@ -179,6 +174,7 @@ class Engine:
 
         While the replica works on a batch, the one before is marked and the next one made ready.
         """
+        self._check_key()
         sent, waiting = 0, self.exchange.pending_count()
         devices = self.exchange.own_ids() if devices is None else devices
         entries, batch = self._ready(self.exchange.sent_to(), devices)
@@ -210,20 +206,28 @@ class Engine:
 
     def _ready(self, after: int, devices: set[str]) -> tuple[list[Entry], Batch | None]:
         """The next batch. Its last entry carries the signature for all of them."""
-        entries = self.exchange.pending(after, devices)
-        if entries and entries[0].device_id in self.exchange.own_ids():
-            last = entries[-1]
+        while entries := self.exchange.pending(after, devices):
+            after = entries[-1].seq
+            if signed := self._signed(entries):
+                return signed, self._encoded(signed)
+        return [], None
+
+    def _signed(self, entries: list[Entry]) -> list[Entry]:
+        """What was written with another key, another's or one that this device had before, can
+        only be sent as far as it was signed then."""
+        last = entries[-1]
+        if self.exchange.keys().get(last.device_id) == self._key.public():
             if last.signature is None and isinstance(last.chain, bytes):
                 entries[-1] = last._replace(signature=self._key.sign(last.chain))
-        else:  # another's can only be sent as far as it has signed them
-            while entries and entries[-1].signature is None:
-                entries.pop()
-        return (entries, _encoded(entries)) if entries else ([], None)
+            return entries
+        while entries and entries[-1].signature is None:
+            entries.pop()
+        return entries
 
     def _send(self, entries: Sequence[Entry], batch: Batch | None = None) -> list[Verdict]:
         """A batch that fails as a whole is halved until the entry is found that it fails for."""
         try:
-            if batch := batch or _encoded(entries):
+            if batch := batch or self._encoded(entries):
                 return self.replica.push(batch)
             problem = "its columns have other types than what was written"
         except ReplicaError as error:
@@ -234,6 +238,17 @@ class Engine:
             return self.replica.push(encoded([_bare(entries[0])], [problem]))
         middle = len(entries) // 2
         return [*self._send(entries[:middle]), *self._send(entries[middle:])]
+
+    def _encoded(self, entries: Sequence[Entry]) -> Batch | None:
+        """None if a damaged database gave something that is no text, number or bytes.
+
+        Of what is sealed end to end, the replica cannot say whether it is whole."""
+        broken = self.exchange.store.vault.broken
+        given_up = [_NOT_WHOLE if entry.key_id and broken(entry) else None for entry in entries]
+        try:
+            return encoded(entries, given_up if any(given_up) else ())
+        except (TypeError, AttributeError, struct.error):
+            return None
 
     # --- pull ---------------------------------------------------------------------------------
 
@@ -251,7 +266,9 @@ class Engine:
             while page:
                 following = replica.submit(self._page, *self._after(page))
                 keys = self._keys(page)
-                new += self._take_in(examine(page, exchange.heads(), keys), keys)
+                new += self._take_in(
+                    examine(page, exchange.heads(), keys, exchange.store.vault), keys
+                )
                 done = page[-1].cloud_seq
                 whole = max(self.standing.cloud_seq if self.standing else 0, done)
                 self._progress("pull", done - start, whole - start)
@@ -335,11 +352,3 @@ def _is_uuid(value: object) -> bool:
         return str(UUID(str(value))) == value
     except ValueError:
         return False
-
-
-def _encoded(entries: Sequence[Entry]) -> Batch | None:
-    """None if a damaged database gave something that is no text, number or bytes."""
-    try:
-        return encoded(entries)
-    except (TypeError, AttributeError, struct.error):
-        return None

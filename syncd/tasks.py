@@ -7,11 +7,14 @@ from typing import Any
 
 import orjson
 
+from syncd import redaction
 from syncd.canonical import canonical
-from syncd.entry import CREATE, TASK, UPDATE, Draft, Entry, uuid7
+from syncd.entry import CREATE, TASK, UPDATE, Draft, uuid7
 from syncd.errors import CheckpointExistsError, InvalidInputError, TaskNotFoundError
 from syncd.node import Node, user
 from syncd.seal import flaw
+from syncd.store import VIEW_COLUMNS
+from syncd.views import CheckpointRow
 from syncd.vocabulary import CheckpointStatus, checked_id
 
 _TASK_COLUMNS = 7
@@ -20,7 +23,7 @@ _RETENTION = re.compile(r"default|forever|legal_hold|(?:days|revisions):[1-9]\d{
 
 def add(node: Node, task_id: str, **values: Any) -> dict[str, Any]:
     """Describe a new task."""
-    checked_id("task id", task_id)
+    redaction.of(node.settings).refuse("task_id", checked_id("task id", task_id))
     with node.store.transaction():
         row = node.store.row("task", (task_id,))
         if row and row[4]:
@@ -39,15 +42,16 @@ def change(node: Node, task_id: str, **values: Any) -> dict[str, Any]:
     return show(node, task_id)
 
 
-def show(node: Node, task_id: str) -> dict[str, Any]:
+def show(node: Node, task_id: str, *, described: bool = True) -> dict[str, Any]:
+    """Without its title and description, nothing of a task can be damaged."""
     row = _row(node, task_id)
-    described = _described(node, row)
+    words = _described(node, row) if described else {}
     latest = node.store.row("task_status", (task_id,))
     agents = node.store.rows("task_cost", (task_id,))
     return {
         "id": task_id,
-        "title": described.get("title", ""),
-        "description": described.get("description", ""),
+        "title": words.get("title", ""),
+        "description": words.get("description", ""),
         "status": row[1] or (latest[0] if latest else "in_progress"),
         "budget": row[2],
         "retention": row[3],
@@ -55,6 +59,22 @@ def show(node: Node, task_id: str) -> dict[str, Any]:
         "heads": [head for (head,) in node.store.rows("task_heads", (task_id,))],
         "cost": _cost(row[2], agents),
     }
+
+
+def heads(node: Node, task_id: str) -> list[dict[str, Any]]:
+    """The checkpoints that no other one follows, newest first; by their headers, so that a damaged
+    one is listed too."""
+    _row(node, task_id)
+    rows = (
+        node.store.row("checkpoint", head) for head in node.store.rows("task_heads", (task_id,))
+    )
+    found = [CheckpointRow(*row[:VIEW_COLUMNS]) for row in rows if row]
+    return [
+        {"checkpoint_id": row.id, "agent_id": row.agent_id, "agent_type": row.agent_type,
+         "iteration": row.iteration, "phase": row.phase, "status": row.status,
+         "parent": row.parent_id, "device_id": row.device_id, "created_at": row.created_at}
+        for row in found
+    ]  # fmt: skip
 
 
 def everything(node: Node) -> list[dict[str, Any]]:
@@ -86,11 +106,11 @@ def _described(node: Node, row: tuple[Any, ...]) -> dict[str, Any]:
     """Title and description, verified; empty for a task known only from its checkpoints."""
     if not row[4]:
         return {}
-    entry = Entry(*row[_TASK_COLUMNS:])
+    entry = node.store.read(row[_TASK_COLUMNS:])
     problem = "its entry is missing from the log" if entry.seq is None else flaw(entry)
     if problem:
         raise node.store.damaged(f"task {row[0]}", entry.entry_id or row[4], problem)
-    document: dict[str, Any] = orjson.loads(entry.body)
+    document: dict[str, Any] = orjson.loads(node.store.vault.readable(entry).body)
     return document
 
 
@@ -106,6 +126,8 @@ def _write(
     document = {"title": "", "description": "", "budget": None, "retention": "default",
                 "status": "", **before, **given}  # fmt: skip
     _check(document)
+    for name in ("title", "description"):
+        document[name] = redaction.of(node.settings).text(document[name], name)
     meta = {
         "task_id": task_id,
         "status": document["status"],

@@ -109,8 +109,9 @@ class Views:
             self._execute(self._sql["count_task"], (task_id, number))
 
     def date(self, task_id: str, hlc: int) -> None:
-        """A task is as old as its first entry."""
-        self._execute(self._sql["add_task"], (task_id, clock.iso(clock.milliseconds(hlc))))
+        """A task is as old as its first entry. One entry may belong to none."""
+        if task_id:
+            self._execute(self._sql["add_task"], (task_id, clock.iso(clock.milliseconds(hlc))))
 
     # --- from all versions ------------------------------------------------------------------
 

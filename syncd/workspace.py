@@ -6,9 +6,9 @@ import hashlib
 import os
 import re
 import subprocess
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from syncd.errors import ConfigError
 
@@ -86,53 +86,114 @@ def _git_dir(top: Path, *, common: bool = False) -> Path:
     return git
 
 
+class Status(NamedTuple):
+    """What git says of a working tree: the commit (none in a new repository), the source files
+    with changes that are not committed, and the new ones among them."""
+
+    head: str
+    changes: list[str]
+    fresh: list[str]
+
+
+def status(top: Path) -> Status | None:
+    """None where git does not answer."""
+    said = git(top, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal")
+    if not said:
+        return None
+    found = Status("", [], [])
+    lines = iter(said.split("\0"))
+    for line in lines:
+        kind, _, rest = line.partition(" ")
+        if line.startswith("# branch.oid "):
+            commit = line.split()[2]
+            found = found._replace(head="" if commit == "(initial)" else commit)
+        elif kind in _BEFORE_PATH:
+            path = rest.split(" ", _BEFORE_PATH[kind])[-1]
+            if kind == "2":
+                next(lines, None)  # the name that it had
+            if is_source(path):
+                found.changes.append(path)
+                if kind == "?" and not path.endswith("/"):
+                    found.fresh.append(path)
+    return found
+
+
+# The kinds of lines that name a path, and how many words stand between the two.
+_BEFORE_PATH = {"1": 7, "2": 8, "u": 9, "?": 0}
+
+
 def capture(start: Path, named_files: Iterable[str]) -> dict[str, Any] | None:
     """Repository, branch, HEAD, whether it is dirty, and the content of the files named."""
     top = find(start)
     if top is None:
         return None
-    status = _git(top, "status", "--porcelain", "--untracked-files=normal")
+    now = status(top) or Status("", [], [])
     return {
         "repository": repository(top),
         "branch": branch(top),
-        "head": _git(top, "rev-parse", "--verify", "--quiet", "HEAD"),
-        "dirty": bool(status),
+        "head": now.head,
+        "dirty": bool(now.changes),
         "files": hashes(start, top, named_files),
     }
 
 
 def hashes(start: Path, top: Path, named_files: Iterable[str]) -> dict[str, str]:
     """SHA-256 of each named source file inside the repository, by its path from the top."""
-    found = {}
-    for name in named_files:
-        path = _source_file(name, start, top)
-        if path is not None:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found[path.relative_to(top.resolve()).as_posix()] = digest
-    return found
+    top = top.resolve()
+    paths = (path_of(name, start, top) for name in named_files)
+    found = [path for path in dict.fromkeys(paths) if path and is_source(path)]
+    left_out = ignored(top, found)
+    contents = {path: content(top, path) for path in found if path not in left_out}
+    return {path: digest for path, digest in contents.items() if digest}
 
 
-def _source_file(name: str, start: Path, top: Path) -> Path | None:
-    """The file that a name means. Agents also write sentences here: those name no file."""
-    for folder in (start, top):
+def path_of(name: str, start: Path, top: Path) -> str:
+    """The path, from the top (with no link in it), of the file that a name means. Agents also
+    write sentences here: those name no file."""
+    for folder in dict.fromkeys((start, top)):
         try:
             path = (folder / name).resolve()
-            inside = path.is_file() and path.is_relative_to(top.resolve())
+            if path.is_relative_to(top) and path.is_file():
+                return path.relative_to(top).as_posix()
         except (OSError, ValueError):
-            return None
-        if inside and not _GENERATED.intersection(path.relative_to(top.resolve()).parts):
-            return path
-    return None
+            return ""
+    return ""
 
 
-def _git(top: Path, *arguments: str) -> str:
+def is_source(path: str) -> bool:
+    return not _GENERATED.intersection(PurePosixPath(path).parts)
+
+
+def ignored(top: Path, paths: Sequence[str]) -> set[str]:
+    """Those that the repository's own rules leave out."""
+    if not paths:
+        return set()
+    names = "\0".join(paths)
+    return set(git(top, "check-ignore", "-z", "--stdin", given=names).split("\0"))
+
+
+def content(top: Path, path: str) -> str:
+    """The digest of a file at a path from the top (with no link in it); nothing if it is not
+    there, or elsewhere."""
+    try:
+        file = (top / path).resolve()
+        if not file.is_relative_to(top) or not file.is_file():
+            return ""
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except (OSError, ValueError):
+        return ""
+
+
+def git(top: Path, *arguments: str, given: str = "") -> str:
     """What git says; nothing where there is no git or it refuses the directory."""
     try:
         done = subprocess.run(
             ["git", "--no-optional-locks", "-C", str(top), *arguments],
+            input=given,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",  # a file's name may be any bytes
             timeout=10,
             check=False,
             # A hook of git's own runs with variables that point to another repository.
@@ -140,4 +201,4 @@ def _git(top: Path, *arguments: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip()
+    return done.stdout

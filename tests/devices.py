@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counts import ENCRYPTION
 from postgres import Cluster
 from replicas import Cloud, cloud_on
 
@@ -19,6 +20,7 @@ from syncd import CheckpointService, clock, proof
 from syncd.audit import verify
 from syncd.errors import ReplicaUnreachableError
 from syncd.exchange import Exchange
+from syncd.keychain import END_TO_END, DataKey, Keychain
 from syncd.node import Node, whereabouts
 from syncd.replica import Replica
 from syncd.store import Store
@@ -26,6 +28,15 @@ from syncd.sync import Engine, Outcome
 
 MEMORY = Path("/dev/shm")
 BEFORE, AFTER = "before", "after"
+
+
+_SHARED = DataKey.of(os.urandom(32), END_TO_END)
+
+
+def share_key(home: Path) -> None:
+    """All devices of the tests have one key, where they encrypt end to end."""
+    if ENCRYPTION == END_TO_END:
+        Keychain(home, lambda _: "").add(_SHARED)
 
 
 class FrailReplica(Replica):
@@ -77,7 +88,8 @@ class Device:
     def open(self) -> None:
         self.node = Node(self.home)
         self.node.store.close()
-        self.node.store = Store(self.node.database, now_ms=self._now)
+        share_key(self.home)
+        self.node.store = Store(self.node.database, vault=self.node.vault, now_ms=self._now)
         self.service = CheckpointService(node=self.node)
 
     def _now(self) -> int:
@@ -89,7 +101,7 @@ class Device:
 
     @property
     def exchange(self) -> Exchange:
-        return Exchange(self.node.store, self.node.key.public())
+        return Exchange(self.node.store)
 
     @property
     def engine(self) -> Engine:

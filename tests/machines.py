@@ -56,12 +56,14 @@ class Result(NamedTuple):
 class Runner:
     """The process that the commands are forked from."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, under: Sequence[str] = ()) -> None:
+        """`under` is a program that runs it, and so sees all that the commands start."""
         self._folder = folder
         self._ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+                [*under, sys.executable, __file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
             )
         self._answers = self._ours.makefile("r")
 
@@ -71,13 +73,14 @@ class Runner:
         self._process.wait()
 
     def run(
-        self, words: Sequence[str], environment: dict[str, str], stdin: str = "", skew_ms: int = 0
-    ) -> Result:
+        self, words: Sequence[str], environment: dict[str, str], stdin: str = "", skew_ms: int = 0,
+        umask: int | None = None,
+    ) -> Result:  # fmt: skip
         """`skew_ms` is how far the command's clock is off."""
         files = [self._folder / f"{uuid.uuid4().hex}.{name}" for name in ("in", "out", "err")]
         files[0].write_text(stdin)
         order = {"words": words, "environment": environment, "files": [*map(str, files)],
-                 "folder": str(self._folder), "skew_ms": skew_ms}  # fmt: skip
+                 "folder": str(self._folder), "skew_ms": skew_ms, "umask": umask}  # fmt: skip
         self._ours.sendall(json.dumps(order).encode() + b"\n")
         code = int(self._answers.readline())
         result = Result(code, files[1].read_text(), files[2].read_text())
@@ -119,6 +122,8 @@ def _become(order: dict[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
+    if order["umask"] is not None:
+        os.umask(order["umask"])
     if skew := order["skew_ms"] * 1_000_000:
         true = time.time_ns
         time.time_ns = lambda: true() + skew
@@ -143,11 +148,12 @@ class Machine:
         self.home = home
         self.environment = environment
         self.skew_ms = 0
+        self.umask: int | None = None
         self.written: set[str] = set()
 
     def run(self, *words: str, stdin: str = "", **environment: str) -> Result:
         settings = {**os.environ, "SYNCD_HOME": str(self.home), **self.environment, **environment}
-        return self._runner.run(words, settings, stdin, self.skew_ms)
+        return self._runner.run(words, settings, stdin, self.skew_ms, self.umask)
 
     def ok(self, *words: str, stdin: str = "", **environment: str) -> Result:
         result = self.run(*words, stdin=stdin, **environment)
@@ -219,6 +225,22 @@ class Machine:
         return [f for f in self.home.rglob("*") if f.is_file() and password in f.read_bytes()]
 
 
+def refused(machine: Machine, code: int, *words: str) -> dict[str, Any]:
+    """What a user is told when a command fails, by people's words and as JSON: cause, remedy, what
+    of the data; and never the password."""
+    told = machine.run(*(words or ("sync",)))
+    assert told.code == code, told
+    error = machine.fails(code, *(words or ("sync",)))
+    assert error["message"].split(" (")[0] in told.err
+    assert error["remedy"] in told.err
+    assert error["data_safe"] is True
+    file = machine.home / "keys" / "cloud.password"
+    assert file.read_text() not in told.out + told.err + str(error)
+    assert machine.secrets() == [file]
+    assert not (machine.home / "log" / "crash.log").exists()
+    return error
+
+
 # --- several of them ------------------------------------------------------------------------------
 
 
@@ -264,12 +286,15 @@ class Team:
 
     def machine(self, dsn: str = "") -> Machine:
         """One that has; what `syncd login` leaves behind, without the time it takes."""
+        from devices import share_key
+
         from syncd import credentials
         from syncd.node import Node
 
         made = self.blank()
         with closing(Node(made.home)) as node:
             assert node.store.device_id
+        share_key(made.home)
         credentials.keep(made.home, dsn or self.login())
         self.machines.append(made)
         return made
@@ -297,6 +322,13 @@ class Team:
         self.cluster.drop_database(lost)
 
     # --- agreement ------------------------------------------------------------------------------
+
+    def completes(self, machine: Machine) -> None:
+        """What a machine could not send arrives, once, and another machine gets it too."""
+        assert machine.json("flush", "--wait", "30")["safe"]
+        if len(self.machines) == 1:
+            self.machine()
+        self.agree()
 
     def settle(self, *machines: Machine) -> None:
         """Everybody sends, then everybody fetches what the last one sent."""

@@ -7,11 +7,13 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import orjson
 import psycopg
 import pytest
+from counts import ENCRYPTION
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from postgres import Cluster
 
@@ -29,9 +31,11 @@ from syncd.entry import (
     header_bytes,
     uuid7,
 )
+from syncd.keychain import END_TO_END, DataKey, Keychain
 from syncd.replica import Administration, Replica, Standing, Verdict, encoded
 from syncd.replica.login import Login
 from syncd.seal import GENESIS, SigningKey, chain_value, digest
+from syncd.vault import Vault
 
 
 def build(admin_dsn: str) -> None:
@@ -52,6 +56,18 @@ def checkpoint_meta(task: str, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+class _OneKey(Keychain):
+    """What all writers seal with, where everything is sealed end to end."""
+
+    _key = DataKey.of(bytes(32), END_TO_END)
+
+    def current(self, use: str) -> DataKey:
+        return self._key
+
+
+_VAULT = Vault(_OneKey(Path(), lambda _: ""), END_TO_END)
+
+
 class Writer:
     """A device: each entry continues its chain and is signed."""
 
@@ -70,9 +86,12 @@ class Writer:
         meta = {**draft.meta, "task_seq": self._next_of(str(draft.meta.get("task_id")))}
         text = orjson.dumps(meta, option=orjson.OPT_SORT_KEYS).decode()
         bases = orjson.dumps(draft.bases).decode()
+        body, body_hash = draft.body, ""
+        if ENCRYPTION == END_TO_END and not key_id:
+            key_id, body_hash, body = _VAULT.sealed(draft.entry_id, draft.body)
         return self.chained(
             draft.entry_id, draft.entity, draft.entity_id, draft.op, bases, self.hlc, draft.actor,
-            clock.iso(now), key_id, text, body=draft.body,
+            clock.iso(now), key_id, text, body=body, body_hash=body_hash,
         )  # fmt: skip
 
     def chained(self, entry_id: str, *header: Any, body: bytes, body_hash: str = "") -> Entry:

@@ -124,6 +124,16 @@ def test_a_slow_create_fails_on_a_quiet_machine() -> None:
     assert found["create p50 with 2 entries to 1"] == "PASS"
 
 
+def test_what_redaction_adds_is_held_against_a_create_without_it() -> None:
+    assert words(results(QUIET, QUIET))["redaction's part of create p50 at 1.5 KB"] == "FAIL"
+    fast = results(QUIET, QUIET)
+    assert fast.local
+    found = fast.local.comparisons[0].lines
+    found[lines.CREATE] = found[lines.CREATE_UNREDACTED]
+    assert words(fast)["redaction's part of create p50 at 1.5 KB"] == "PASS"
+    assert words(results(BUSY, QUIET))["redaction's part of create p50 at 1.5 KB"] == "NOT MEASURED"
+
+
 def test_a_busy_machine_does_not_turn_a_slow_create_into_a_pass() -> None:
     busy = results(BUSY, QUIET)
     assert busy.local

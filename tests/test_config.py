@@ -54,6 +54,29 @@ def test_a_whole_number_is_taken_where_a_fraction_is_allowed(
     assert config.load(file)["store.busy_seconds"] == 0.25
 
 
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", True), ("1", True), ("FALSE", False), ("0", False)]
+)
+def test_a_switch_is_true_or_false_in_the_environment(
+    file: Path, monkeypatch: pytest.MonkeyPatch, text: str, value: bool
+) -> None:
+    file.write_text(f"redaction.enabled = {str(not value).lower()}\n")
+    assert config.load(file)["redaction.enabled"] is not value
+    monkeypatch.setenv("SYNCD_REDACTION_ENABLED", text)
+    assert config.load(file)["redaction.enabled"] is value
+
+
+def test_a_list_has_one_text_on_each_line_in_the_environment(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("[redaction]\npatterns = ['a,b', \"c\"]\n")
+    assert config.load(file)["redaction.patterns"] == ["a,b", "c"]
+    monkeypatch.setenv("SYNCD_REDACTION_PATTERNS", "x, y\n\n[z] \n")
+    assert config.load(file)["redaction.patterns"] == ["x, y", "[z] "]
+    monkeypatch.setenv("SYNCD_REDACTION_PATTERNS", "")
+    assert config.load(file)["redaction.patterns"] == []
+
+
 def test_every_setting_has_a_help_text_and_a_variable_of_its_own() -> None:
     assert all(setting.help for setting in config.SETTINGS)
     variables = {setting.variable for setting in config.SETTINGS}
@@ -106,6 +129,32 @@ def test_a_table_that_nobody_knows_is_named_even_when_empty(file: Path) -> None:
 )
 def test_an_ill_typed_value_is_refused_with_its_line(file: Path, line: str, message: str) -> None:
     assert refused(file, f"[backup]\n{line}\n").message == f"{file}, line 2: {message}"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("enabled = 1", "redaction.enabled must be true or false, not 1"),
+        ('enabled = "yes"', "redaction.enabled must be true or false, not 'yes'"),
+        ('patterns = "a"', "redaction.patterns must be a list of texts, not 'a'"),
+        ('patterns = ["a", 1]', "redaction.patterns must be a list of texts, not ['a', 1]"),
+    ],
+)
+def test_an_ill_typed_switch_or_list_is_refused(file: Path, line: str, message: str) -> None:
+    error = refused(file, f"[redaction]\n{line}\n")
+    assert error.message == f"{file}, line 2: {message}"
+    assert error.remedy in (
+        "For example: redaction.enabled = false",
+        'For example: redaction.patterns = ["one", "another"]',
+    )
+
+
+def test_a_word_that_is_no_switch_is_refused_by_the_variables_name(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SYNCD_REDACTION_ENABLED", "perhaps")
+    with pytest.raises(ConfigError, match=r"^SYNCD_REDACTION_ENABLED: redaction\.enabled must be "):
+        config.load(file)
 
 
 @pytest.mark.parametrize(

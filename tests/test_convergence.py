@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from replicas import Cloud
 
-from syncd import CheckpointService, conflicts, exchange, retention, tasks
+from syncd import CheckpointService, conflicts, exchange, retention, sealing, tasks
 from syncd.entry import FINALIZE, PURGE, Version, heads, winner
 from syncd.errors import CheckpointError, ReplicaUnreachableError
 from syncd.replica import device as replica_device
@@ -205,6 +205,11 @@ class History:
         if len(self.devices) < MOST_DEVICES:
             self.devices.append(self.team.joined(device.clone(self.team.home(), image=bool(a % 2))))
 
+    def rotate(self, device: Device, a: int, b: int) -> None:
+        """Another key. A copy that is brought back afterwards has an id whose key is gone."""
+        with self._noting(device.service) as service:
+            sealing.rotate_signing(service.node, f"reason {a}")
+
     # --- what is there --------------------------------------------------------------------------
 
     def _checkpoint(self, device: Device, choice: int) -> str:
@@ -381,6 +386,7 @@ WHATS = (
     "update", "finalize", "erase", "erase", "retain", "retain", "link", "describe_task",
     "resolve", "resolve", "exchange", "exchange", "exchange", "exchange", "exchange", "cut",
     "cut", "meanwhile", "meanwhile", "part", "meet", "set_clock", "copy", "restore", "clone",
+    "rotate", "rotate",
 )  # fmt: skip
 steps = st.builds(
     Step, st.sampled_from(WHATS), st.integers(0, 4), st.integers(0, 60), st.integers(0, 60)

@@ -9,54 +9,31 @@ import select
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from machines import SYNCD, Machine, Runner, Team, runner, team, team_on
-from postgres import Cluster, Session
+from machines import SYNCD, Machine, Team, refused, runner, team
+from postgres import Session
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from syncd import cluster as clusters
-from syncd.errors import ConfigError, ReplicaUnreachableError
+from syncd.errors import ReplicaUnreachableError
 from syncd.node import Node
 from syncd.replica import link
 
 __all__ = ["runner", "team"]
 
 
-def password_of(machine: Machine) -> str:
-    return (machine.home / "keys" / "cloud.password").read_text()
-
-
 def at(dsn: str, **changes: Any) -> str:
     return make_conninfo(dsn, **changes)
-
-
-def refused(machine: Machine, code: int, *words: str) -> dict[str, Any]:
-    """What a user is told, by people's words and as JSON: cause, remedy, what of the data."""
-    told = machine.run(*(words or ("sync",)))
-    assert told.code == code, told
-    error = machine.fails(code, *(words or ("sync",)))
-    assert error["message"].split(" (")[0] in told.err
-    assert error["remedy"] in told.err
-    assert error["data_safe"] is True
-    assert password_of(machine) not in told.out + told.err + str(error)
-    assert machine.secrets() == [machine.home / "keys" / "cloud.password"]
-    assert not (machine.home / "log" / "crash.log").exists()
-    return error
 
 
 @pytest.fixture
@@ -68,14 +45,6 @@ def ann(team: Team) -> Machine:
     ann.create()
     ann.create()
     return ann
-
-
-def completes(team: Team, machine: Machine) -> None:
-    """Everything arrives, once, and another machine gets it too."""
-    assert machine.json("flush", "--wait", "30")["safe"]
-    if len(team.machines) == 1:
-        team.machine()
-    team.agree()
 
 
 # --- unreachable ----------------------------------------------------------------------------------
@@ -94,7 +63,7 @@ def test_a_stopped_server_is_unreachable_and_gets_everything_later(
         refused(ann, 6, "prove")
     finally:
         team.cluster.start()
-    completes(team, ann)
+    team.completes(ann)
 
 
 def test_a_flush_that_finds_the_server_again_succeeds(team: Team, ann: Machine) -> None:
@@ -107,7 +76,7 @@ def test_a_flush_that_finds_the_server_again_succeeds(team: Team, ann: Machine) 
             assert flush.wait(60) == 0
     finally:
         team.cluster.start()
-    completes(team, ann)
+    team.completes(ann)
 
 
 def _until(condition: Callable[[], object]) -> None:
@@ -134,7 +103,7 @@ def test_a_wrong_address_is_named(
     assert cause in refused(ann, 6)["message"]
     assert ann.run("config").out.count("password=***") == 1
     del ann.environment["SYNCD_CLOUD_DSN"]
-    completes(team, ann)
+    team.completes(ann)
 
 
 def _dsn(machine: Machine) -> str:
@@ -151,7 +120,7 @@ def test_a_wrong_password_is_refused(team: Team, ann: Machine) -> None:
     assert "password is wrong" in error["message"]
     assert "wrong-word" not in str(error)
     del ann.environment["SYNCD_CLOUD_DSN"]
-    completes(team, ann)
+    team.completes(ann)
 
 
 def test_a_database_without_the_schema_says_how_to_install_it(
@@ -162,7 +131,7 @@ def test_a_database_without_the_schema_says_how_to_install_it(
     assert error["code"] == "replica_outdated"
     assert "cloud migrate" in error["remedy"]
     del ann.environment["SYNCD_CLOUD_DSN"]
-    completes(team, ann)
+    team.completes(ann)
 
 
 # --- cut off --------------------------------------------------------------------------------------
@@ -233,7 +202,7 @@ def test_a_push_cut_off_before_it_arrives_is_sent_again(team: Team, ann: Machine
     with through(ann, Proxy(team.cluster.port, b"syncd.push")):
         refused(ann, 6)
     assert in_cloud(team) == 1
-    completes(team, ann)
+    team.completes(ann)
 
 
 def test_a_push_whose_answer_is_lost_is_not_stored_twice(team: Team, ann: Machine) -> None:
@@ -243,7 +212,7 @@ def test_a_push_whose_answer_is_lost_is_not_stored_twice(team: Team, ann: Machin
     assert proxy.cuts == 1
     assert in_cloud(team) == 3
     assert ann.sql("SELECT count(*) FROM log WHERE cloud_seq IS NULL") == [(2,)]
-    completes(team, ann)
+    team.completes(ann)
 
 
 def test_a_pull_cut_off_half_way_takes_in_nothing_by_halves(team: Team, ann: Machine) -> None:
@@ -257,7 +226,7 @@ def test_a_pull_cut_off_half_way_takes_in_nothing_by_halves(team: Team, ann: Mac
     assert proxy.cuts == 2
     assert bob.entries() == []
     assert bob.sql("SELECT * FROM batches") == []
-    completes(team, bob)
+    team.completes(bob)
 
 
 def test_a_server_killed_before_the_commit_has_nothing_and_gets_all(
@@ -276,7 +245,7 @@ def test_a_server_killed_before_the_commit_has_nothing_and_gets_all(
     assert sync.returncode == 6, told
     assert '"unreachable"' in told
     assert in_cloud(team) == 1
-    completes(team, ann)
+    team.completes(ann)
 
 
 # --- a server that hangs --------------------------------------------------------------------------
@@ -292,7 +261,7 @@ def test_a_server_that_takes_connections_and_says_nothing_is_given_up(
         assert "timeout" in ann.fails(6, "sync")["message"]
         assert time.monotonic() - began < 8
     del ann.environment["SYNCD_CLOUD_DSN"]
-    completes(team, ann)
+    team.completes(ann)
 
 
 def test_a_server_that_stops_in_the_middle_is_given_up(
@@ -309,7 +278,7 @@ def test_a_server_that_stops_in_the_middle_is_given_up(
         finally:
             os.kill(backend, signal.SIGCONT)
         assert time.monotonic() - began < 5
-    completes(team, ann)
+    team.completes(ann)
 
 
 def test_nothing_waits_for_minutes() -> None:
@@ -340,7 +309,7 @@ def test_a_push_that_the_server_gives_up_is_not_the_entries_fault(
         assert "cannot" in refused(ann, 6)["message"]
     team.sql(f"ALTER ROLE {login} SET {setting} = '30s'")
     assert ann.json("quarantine", "list") == []
-    completes(team, ann)
+    team.completes(ann)
 
 
 def test_a_server_without_room_for_one_more_connection(team: Team, ann: Machine) -> None:
@@ -348,7 +317,7 @@ def test_a_server_without_room_for_one_more_connection(team: Team, ann: Machine)
     team.sql(f"ALTER ROLE {login} CONNECTION LIMIT 0")
     assert "too many connections" in refused(ann, 6)["message"]
     team.sql(f"ALTER ROLE {login} CONNECTION LIMIT 20")
-    completes(team, ann)
+    team.completes(ann)
 
 
 # --- a server that cannot write -------------------------------------------------------------------
@@ -362,7 +331,7 @@ def test_a_read_only_replica_says_so(team: Team, ann: Machine) -> None:
     team.cluster.sql(
         "postgres", f'ALTER DATABASE "{team.database}" RESET default_transaction_read_only'
     )
-    completes(team, ann)
+    team.completes(ann)
 
 
 def test_a_standby_says_that_it_is_one(team: Team, ann: Machine, postgres: Session) -> None:
@@ -387,7 +356,7 @@ def test_a_standby_says_that_it_is_one(team: Team, ann: Machine, postgres: Sessi
     finally:
         clusters.stop(standby)
         del ann.environment["SYNCD_CLOUD_DSN"]
-    completes(team, ann)
+    team.completes(ann)
 
 
 def _unreadable(_: str, names: list[str]) -> set[str]:
@@ -442,7 +411,7 @@ def test_a_full_disk_at_the_server_keeps_the_entries_here(
             assert in_cloud(team) == 1
             (disk / "ballast").unlink()
             subprocess.run(["mount", "-o", "remount,size=9m", str(disk)], check=True)
-            completes(team, ann)
+            team.completes(ann)
         finally:
             team.sql("ALTER TABLE syncd.log SET TABLESPACE pg_default")
             team.cluster.sql("postgres", "DROP TABLESPACE small")
@@ -473,221 +442,4 @@ def test_a_full_disk_here_takes_in_nothing_by_halves(
         assert told.error()["code"] == "disk_full"
         (disk / "ballast").unlink()
         assert bob.sql("SELECT count(*) FROM log") == [(0,)]
-        completes(team, bob)
-
-
-# --- TLS ------------------------------------------------------------------------------------------
-
-
-class Certificate(NamedTuple):
-    certificate: Path
-    key: Path
-
-
-class Authority:
-    """Makes certificates; `file` is what a client trusts."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
-        self.file = folder / "authority.pem"
-        made = self._signed(self._name, self._key.public_key(), [], days=30, is_authority=True)
-        self.file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-
-    def certificate(self, host: str, *, days: int = 30, self_signed: bool = False) -> Certificate:
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
-        names: list[x509.GeneralName] = [x509.DNSName(host)]
-        if self_signed:
-            made = self._signed(name, key.public_key(), names, days, issuer=name, by=key)
-        else:
-            made = self._signed(name, key.public_key(), names, days)
-        files = Certificate(self._folder / f"{host}-{days}.pem", self._folder / f"{host}.key")
-        files.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-        pkcs8, bare = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        files.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, pkcs8, bare))
-        return files
-
-    def _signed(
-        self, subject: x509.Name, public: Any, names: list[x509.GeneralName], days: int,
-        issuer: x509.Name | None = None, by: Any = None, *, is_authority: bool = False,
-    ) -> x509.Certificate:  # fmt: skip
-        now = datetime.now(UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer or self._name)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=60))
-            .not_valid_after(now + timedelta(days=days))
-            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-        )
-        if names:
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(by or self._key, hashes.SHA256())
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
-def secured(postgres: Session, authority: Authority) -> Cluster:
-    """Debian's: the embedded build has no TLS."""
-    return postgres.new("15", tls=authority.certificate("db.test"))
-
-
-@pytest.fixture
-def remote(secured: Cluster, runner: Runner, tmp_path: Path) -> Iterator[Team]:
-    with team_on(secured, runner, tmp_path) as made:
-        yield made
-
-
-def far(dsn: str, **changes: Any) -> str:
-    """The same server, under a name that is not this machine's."""
-    return at(dsn, host="db.test", hostaddr="127.0.0.1", **changes)
-
-
-def present(secured: Cluster, files: Certificate) -> None:
-    """Let the server show another certificate."""
-    for option, file in zip(("ssl_cert_file", "ssl_key_file"), files, strict=True):
-        Path(secured.options[option]).write_bytes(file.read_bytes())
-    secured.sql("postgres", "SELECT pg_reload_conf()")
-    wanted = ssl.PEM_cert_to_DER_cert(files.certificate.read_text())
-    _until(lambda: _shown(secured.port) == wanted)
-
-
-def _shown(port: int) -> bytes | None:
-    """The certificate that the server shows after PostgreSQL's own request for TLS."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", port)) as plain:
-        plain.sendall(b"\x00\x00\x00\x08\x04\xd2\x16\x2f")
-        assert plain.recv(1) == b"S"
-        with context.wrap_socket(plain) as protected:
-            return protected.getpeercert(binary_form=True)
-
-
-def test_a_server_with_the_right_certificate_is_trusted(
-    remote: Team, secured: Cluster, authority: Authority
-) -> None:
-    present(secured, authority.certificate("db.test"))
-    ann = remote.machine(far(remote.login(), sslrootcert=str(authority.file)))
-    ann.create()
-    completes(remote, ann)
-    with closing(psycopg.connect(link.protected(_dsn(ann)))) as connection:
-        asked = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
-        assert connection.execute(asked.encode()).fetchone() == (True,)
-
-
-@pytest.mark.parametrize(
-    ("certificate", "cause"),
-    [
-        (lambda a: a.certificate("other.test"), "does not match host name"),
-        (lambda a: a.certificate("db.test", days=-1), "certificate verify failed"),
-        (lambda a: a.certificate("db.test", self_signed=True), "certificate verify failed"),
-    ],
-    ids=["wrong name", "expired", "self-signed"],
-)
-def test_a_server_with_a_wrong_certificate_gets_nothing(
-    remote: Team,
-    secured: Cluster,
-    authority: Authority,
-    certificate: Callable[[Authority], Certificate],
-    cause: str,
-) -> None:
-    present(secured, certificate(authority))
-    ann = remote.machine(far(remote.login(), sslrootcert=str(authority.file)))
-    ann.create()
-    error = refused(ann, 1)
-    assert error["code"] == "tls"
-    assert cause in error["message"]
-    assert "sslrootcert" in error["remedy"]
-    present(secured, authority.certificate("db.test"))
-    completes(remote, ann)
-
-
-def test_a_certificate_of_nobody_we_know_is_refused(
-    remote: Team, secured: Cluster, authority: Authority
-) -> None:
-    present(secured, authority.certificate("db.test"))
-    ann = remote.machine(far(remote.login()))  # sslrootcert=system
-    ann.create()
-    assert "certificate verify failed" in refused(ann, 1)["message"]
-
-
-def test_a_server_without_tls_is_refused(team: Team, ann: Machine) -> None:
-    ann.environment["SYNCD_CLOUD_DSN"] = far(_dsn(ann))
-    error = refused(ann, 1)
-    assert error["code"] == "tls"
-    assert "does not support SSL" in error["message"]
-    del ann.environment["SYNCD_CLOUD_DSN"]
-    completes(team, ann)
-
-
-@pytest.mark.parametrize("mode", ["disable", "allow", "prefer", "require", "verify-ca"])
-def test_a_weaker_mode_is_refused_before_a_packet_is_sent(
-    team: Team, ann: Machine, mode: str
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        port = listener.getsockname()[1]
-        ann.environment["SYNCD_CLOUD_DSN"] = far(_dsn(ann), port=port, sslmode=mode)
-        error = refused(ann, 2)
-        assert f"sslmode={mode}" in error["message"]
-        assert link.UNPROTECTED in error["remedy"]
-        with pytest.raises(BlockingIOError):
-            listener.accept()
-
-
-def test_only_who_says_the_danger_goes_without_protection(team: Team, ann: Machine) -> None:
-    ann.environment["SYNCD_CLOUD_DSN"] = far(_dsn(ann), sslmode="disable")
-    ann.environment["SYNCD_CLOUD_TLS"] = "none"
-    refused(ann, 2)
-    ann.environment["SYNCD_CLOUD_TLS"] = link.UNPROTECTED
-    assert ann.sync()["pushed"] == 2
-
-
-@pytest.mark.parametrize(
-    ("dsn", "local"),
-    [
-        ("dbname=d", True),
-        ("host=localhost", True),
-        ("host=127.0.0.1", True),
-        ("host=127.0.0.2", True),
-        ("host=::1", True),
-        ("postgresql://u@[::1]/d", True),
-        ("host=/var/run/postgresql", True),
-        ("host=@abstract", True),
-        ("hostaddr=127.0.0.1", True),
-        ("host=db.test hostaddr=127.0.0.1", False),
-        ("host=localhost hostaddr=192.0.2.1", False),
-        ("host=localhost,db.test", False),
-        ("host=127.0.0.1.db.test", False),
-        ("host=localhost.db.test", False),
-        ("host=192.0.2.1", False),
-        ("hostaddr=192.0.2.1", False),
-        ("service=elsewhere", False),
-    ],
-)
-def test_what_is_not_this_machine_itself_must_be_protected(dsn: str, local: bool) -> None:
-    assert (conninfo_to_dict(link.protected(dsn)).get("sslmode") is None) is local
-    weak = f"{dsn} sslmode=disable" if "://" not in dsn else f"{dsn}?sslmode=disable"
-    if local:
-        assert link.protected(weak)
-    else:
-        with pytest.raises(ConfigError):
-            link.protected(weak)
-
-
-@pytest.mark.parametrize(
-    "variable", [("PGHOST", "db.test"), ("PGHOSTADDR", "192.0.2.1"), ("PGSERVICE", "elsewhere")]
-)
-def test_a_host_from_the_environment_must_be_protected_too(
-    variable: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(*variable)
-    assert conninfo_to_dict(link.protected("dbname=d"))["sslmode"] == "verify-full"
+        team.completes(bob)

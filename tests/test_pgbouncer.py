@@ -28,7 +28,10 @@ PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbi
 class Pooler:
     """One PgBouncer before a team's database. It asks the server for the logins' verifiers."""
 
-    def __init__(self, team: Team, folder: Path, pool_size: int) -> None:
+    def __init__(
+        self, team: Team, folder: Path, pool_size: int, tls: tuple[Path, Path] | None = None
+    ) -> None:
+        """`tls`: a certificate and its key, with which it takes protected connections only."""
         self._team = team
         self.port = clusters.free_port()
         clusters.make_folder(folder)
@@ -38,7 +41,7 @@ class Pooler:
         users = self._folder / "users"
         users.write_text(f'"postgres" "{team.cluster.passwords["postgres"]}"\n')
         settings = self._folder / "settings"
-        settings.write_text(self._settings(users, pool_size))
+        settings.write_text(self._settings(users, pool_size) + self._protection(tls))
         self._start(settings)
 
     def _settings(self, users: Path, pool_size: int) -> str:
@@ -58,6 +61,15 @@ default_pool_size = {pool_size}
 logfile = {self.log}
 server_tls_sslmode = disable
 """
+
+    def _protection(self, tls: tuple[Path, Path] | None) -> str:
+        if tls is None:
+            return ""
+        lines = ["client_tls_sslmode = require"]
+        for name, file in zip(("cert", "key"), tls, strict=True):
+            shutil.copy(file, self._folder / name)
+            lines.append(f"client_tls_{name}_file = {self._folder / name}")
+        return "\n".join(lines) + "\n"
 
     def _start(self, settings: Path) -> None:
         """As root it wants another user, who reads what he must and nothing else."""

@@ -225,6 +225,7 @@ def test_what_was_erased_stays_erased_in_a_restored_backup(service: CheckpointSe
     assert problems(service) == []
 
 
+@pytest.mark.plain
 def test_a_backup_of_an_older_schema_is_cleaned_too(service: CheckpointService) -> None:
     node = service.node
     one = secret(service)
@@ -268,6 +269,7 @@ def test_a_copy_that_cannot_be_read_is_named_until_it_is_gone(service: Checkpoin
     assert retention.complete(node) == []
 
 
+@pytest.mark.plain
 def test_what_was_cut_off_is_done_later(
     service: CheckpointService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -530,6 +532,7 @@ def views_of(crew: Team, checkpoint_id: str) -> Any:
     return crew.sql(text, checkpoint_id)[0][0]
 
 
+@pytest.mark.plain
 def test_a_purge_waits_for_the_replica_and_then_goes_everywhere(crew: Team) -> None:
     one, two, idle = crew.device(), crew.device(), crew.device()
     made = secret(one.service)
@@ -692,7 +695,8 @@ def test_an_entry_arrives_before_the_purge_that_accounts_for_it(crew: Team) -> N
     from syncd.arrival import apply, examine
 
     keys = two.replica.keys()
-    apply(two.exchange, examine(page[:1], two.exchange.heads(), keys), keys)
+    vault = two.node.vault
+    apply(two.exchange, examine(page[:1], two.exchange.heads(), keys, vault), keys)
     assert two.problems() == []
     with pytest.raises(PurgedError):
         two.service.get_checkpoint(made)
@@ -782,6 +786,7 @@ def test_several_purges_of_one_body_are_named_alike_everywhere(crew: Team) -> No
     assert len(named) == 1
 
 
+@pytest.mark.plain
 def test_the_daemons_way_two_machines_over_the_command_line(
     machine_team: machines.Team,
 ) -> None:

@@ -29,8 +29,8 @@ from syncd import (
 from syncd.checkpoint import CheckpointMetrics
 from syncd.items import Step
 from syncd.node import Node
+from syncd.patch import merged
 from syncd.seal import signature_valid
-from syncd.service import merged
 from syncd.store import Skipped, Store
 
 

@@ -296,6 +296,7 @@ def _forge_id(device: Device, entry_id: str) -> None:
     device.rows("UPDATE tasks SET revision = ?", entry_id)
 
 
+@pytest.mark.plain
 def test_an_id_that_is_in_use_here_is_not_taken_in_again(crew: Team) -> None:
     one, two = crew.device(), crew.device()
     (made,) = write(one, 1)
@@ -421,6 +422,7 @@ def forge(crew: Team, device: Device, key: SigningKey) -> str:
     return entry_id
 
 
+@pytest.mark.plain
 def test_an_entry_that_the_replica_made_up_is_never_shown(crew: Team) -> None:
     one, two = crew.device(), crew.device()
     write(one, 1)
@@ -668,7 +670,7 @@ from syncd.replica import Replica
 from syncd.sync import Engine
 
 node = Node(Path(sys.argv[1]))
-engine = Engine(Exchange(node.store, node.key.public()), Replica(sys.argv[2]), node.key)
+engine = Engine(Exchange(node.store), Replica(sys.argv[2]), node.key)
 pushed = engine.sync().pushed
 try:  # what a process started out as counts for getrusage on Linux
     lines = Path("/proc/self/status").read_text().splitlines()

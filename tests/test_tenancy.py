@@ -648,6 +648,7 @@ def lair(world: World) -> Iterator[str]:
     world.cloud.sql("DROP SCHEMA lair CASCADE")
 
 
+@pytest.mark.plain
 def test_nothing_that_hides_our_names_is_run_or_read(world: World, lair: str) -> None:
     assert "a shadow ran" in str(world.refusal("SELECT sha256('x'::pg_catalog.bytea)"))
     assert "a shadow ran" in str(world.refusal("SELECT 'a'::pg_catalog.text || 'b'"))
@@ -789,6 +790,7 @@ def test_an_effective_time_is_never_later_than_the_entry_says(forger: Person) ->
     assert (verdict[1], verdict[4]) == ("accepted", entry.hlc)
 
 
+@pytest.mark.plain
 def test_an_earlier_effective_time_only_makes_an_entry_lose(forger: Person) -> None:
     first = forger.writer.create(body={"n": 1})
     low = forger.writer.update(first.entity_id, [], {"n": 2})
@@ -847,6 +849,7 @@ def test_a_body_that_is_said_to_be_purged_is_left_out_of_checkpoints_only(
     assert found == [(False, None), (True, None), (True, claim[0])]
 
 
+@pytest.mark.plain
 def test_a_purge_takes_nothing_of_another_organization_nor_of_a_task_on_hold(
     world: World, forger: Person
 ) -> None:

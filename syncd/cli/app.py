@@ -21,12 +21,14 @@ from syncd.errors import SyncdError, UsageError
 _TOP = {
     "checkpoint": "checkpoint",
     "task": "task",
+    "resume": "resume",
     "audit": "audit",
     "explain": "audit",
     "rebuild": "audit",
     "backup": "backup",
     "retention": "retention",
     "erase": "retention",
+    "keys": "keys",
     "sync": "sync",
     "flush": "sync",
     "prove": "sync",
@@ -60,6 +62,7 @@ _SECTIONS = {
         "checkpoint history",
         "checkpoint show",
         "checkpoint search",
+        "resume",
         "task list",
         "task show",
         "status",
@@ -68,7 +71,16 @@ _SECTIONS = {
         "conflicts list",
         "doctor",
     ),
-    "Groups": ("checkpoint", "task", "conflicts", "quarantine", "audit", "backup", "retention"),
+    "Groups": (
+        "checkpoint",
+        "task",
+        "conflicts",
+        "quarantine",
+        "audit",
+        "backup",
+        "retention",
+        "keys",
+    ),
     "Other machines": ("login", "logout", "device", "sync", "flush"),
     "Diagnosis": ("prove", "explain", "stats", "rebuild"),
     "For good": ("erase",),
@@ -134,6 +146,8 @@ def syncd(ctx: click.Context, home: Path | None, as_json: bool) -> None:
 
 def main() -> None:
     """Run a command; whatever goes wrong, the user reads cause, remedy and what of the data."""
+    # Whatever a command makes is for its user alone, and usable by him.
+    os.umask(0o077)
     as_json = "--json" in sys.argv
     try:
         sys.exit(syncd.main(standalone_mode=False) or 0)
@@ -174,6 +188,7 @@ def _usage(error: click.ClickException) -> UsageError:
 
 
 def _fail(error: SyncdError, as_json: bool) -> int:
+    error.message = _discreet(error.message)
     if as_json:
         click.echo(json.dumps({"error": error.as_dict()}, ensure_ascii=False), err=True)
     else:
@@ -185,6 +200,13 @@ def _fail(error: SyncdError, as_json: bool) -> int:
         ):
             click.echo(render.labelled(label, text, colour, err=True), err=True)
     return error.exit_code
+
+
+def _discreet(text: str) -> str:
+    """Messages repeat what was wrong, and what others will see of it must not be a secret."""
+    from syncd.redaction import Redactor
+
+    return Redactor().quoted(text)
 
 
 def _system(error: OSError) -> SyncdError:
@@ -203,7 +225,7 @@ def _unexpected(error: Exception) -> SyncdError:
 
     from syncd.config import home
 
-    text = "".join(traceback.format_exception(error))
+    text = _discreet("".join(traceback.format_exception(error)))
     named = [word for flag, word in pairwise(sys.argv) if flag == "--home"]
     file = home(Path(named[0]) if named else None) / "log" / "crash.log"
     try:

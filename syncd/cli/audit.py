@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from syncd.cli import render
-from syncd.cli.verb import App, verb
+from syncd.cli.verb import App, task_argument, verb
+from syncd.errors import CheckpointNotFoundError
+
+if TYPE_CHECKING:
+    from syncd.witness import Testimony
 
 
 @click.group()
@@ -18,17 +22,23 @@ def audit() -> None:
 
 @audit.command("list")
 @click.option("--task", help="Only entries of this task.")
+@click.option("--agent", help="Only what this agent or person did.")
+@click.option("--device", metavar="ID", help="Only what was written on this device.")
+@click.option("--since", metavar="TIME", help="From this time on (ISO 8601).")
+@click.option("--until", metavar="TIME", help="Before this time (ISO 8601).")
+@click.option("--entity", help="Only of this kind: checkpoint, task, link, choice, purge.")
+@click.option("--op", help="Only this operation: create, update, finalize.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many.")
 @verb
-def list_(app: App, task: str | None, limit: int) -> None:
-    """List the entries of the log, newest first."""
-    names = ("cursor", "entry_id", "device_id", "device_seq", "entity", "entity_id", "op", "actor",
-             "at", "meta", "hash", "signed")  # fmt: skip
-    rows = app.node.store.rows("audit_list", (task, limit))
-    found = [dict(zip(names, row, strict=True)) for row in rows]
-    for entry in found:
-        entry["meta"] = json.loads(entry["meta"])
-        entry["signed"] = bool(entry["signed"])
+def list_(app: App, limit: int, since: str | None, until: str | None, **wanted: Any) -> None:
+    """List the entries of the log, newest first.
+
+    Each is one change: who did what, when, on which device.
+    """
+    from syncd import trail
+
+    store = app.node.store
+    found = trail.listed(store, trail.asked(store, since, until, **wanted), limit)
     columns = ("CURSOR", "TIME", "ACTOR", "WHAT", "ENTRY")
     text = [(e["cursor"], e["at"], e["actor"], f"{e['op']} {e['entity']} {e['entity_id']}",
              e["entry_id"]) for e in found]  # fmt: skip
@@ -36,32 +46,98 @@ def list_(app: App, task: str | None, limit: int) -> None:
 
 
 @audit.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--key", "keys", metavar="FINGERPRINT", multiple=True,
+              help="With FILE: a key that you know, by its 64 digits or the first 32 at least. "
+              "Can be repeated.")  # fmt: skip
+@click.option("--cloud", is_flag=True, help="Check the replica's copy too, and compare.")
 @click.pass_context
 @verb
-def verify(app: App, ctx: click.Context) -> None:
+def verify(
+    app: App, ctx: click.Context, file: Path | None, keys: tuple[str, ...], cloud: bool
+) -> None:
     """Check every hash, link, signature and view row.
 
-    Exits 5 if anything is wrong, and names the entries.
+    With FILE, a bundle that `audit export` wrote: without any home, and with --key also whose it
+    is. Exits 5 if anything is wrong, and names the entries.
     """
+    if file is not None and cloud:
+        raise click.UsageError("a FILE is checked by itself, without --cloud")
+    if file is None and keys:
+        raise click.UsageError("--key is for a FILE; here the keys are known")
+    ok = _verify_file(app, file, keys) if file is not None else _verify_here(app, cloud=cloud)
+    if not ok:
+        ctx.exit(5)
+
+
+def _verify_here(app: App, *, cloud: bool) -> bool:
     from syncd.audit import verify as verify_store
 
+    # First: who cannot reach the replica should not wait for the rest to hear of it.
+    testimony = _testimony(app) if cloud else None
     report = verify_store(app.node.store, app.node.key.public())
-    document = {
-        "ok": report.ok,
-        "signer": "established" if report.signed and report.ok else "unknown",
+    problems = [*report.problems, *(testimony.problems if testimony else ())]
+    document: dict[str, Any] = {
+        "ok": not problems,
+        "signer": "established" if report.signed and not problems else "unknown",
         "entries": report.entries,
         "signatures": report.signed,
-        "problems": [problem._asdict() for problem in report.problems],
+        "problems": [problem._asdict() for problem in problems],
     }
+    if testimony:
+        names = ("entries", "signatures", "not_here_yet")
+        document["cloud"] = {name: getattr(testimony, name) for name in names}
     app.emit(document, lambda: _verdict(document))
-    if not report.ok:
-        ctx.exit(5)
+    return not problems
+
+
+def _testimony(app: App) -> Testimony:
+    from syncd import witness
+
+    with app.node.syncing() as engine:
+        return witness.examine(engine.exchange, engine.replica)
+
+
+def _verify_file(app: App, file: Path, keys: tuple[str, ...]) -> bool:
+    from syncd import bundle
+    from syncd.cli import evidence
+
+    try:
+        verdict = bundle.verify_file(file, [bundle.trusted(key) for key in keys])
+    except FileNotFoundError:
+        raise CheckpointNotFoundError(f"there is no file {file}", _WHICH_FILE) from None
+    app.emit(evidence.document(verdict), lambda: evidence.text(verdict))
+    return verdict.ok
+
+
+_WHICH_FILE = "Give the file that `syncd audit export` wrote."
+
+
+@audit.command()
+@task_argument
+@click.option("--output", required=True, metavar="FILE", type=click.Path(path_type=Path),
+              help="Where to write it.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace a file of that name.")
+@verb
+def export(app: App, task: str | None, output: Path, force: bool) -> None:
+    """Write a task's entries and their proof into one file.
+
+    Whoever has it can check it without this home: `syncd audit verify FILE --key FINGERPRINT`. It
+    holds the whole content of the task, readable.
+    """
+    from syncd import bundle
+    from syncd.cli import evidence
+
+    done = bundle.export(app.node.store, app.node.key, app.task(task), output, force=force)
+    app.emit(evidence.receipt(done), lambda: evidence.receipt_text(done))
 
 
 def _verdict(report: dict[str, Any]) -> str:
     if report["ok"]:
         entries = render.count(report["entries"], "entry", "entries")
-        return render.labelled("Intact: ", f"{entries}, {_signed(report['signatures'])}", "green")
+        told = f"{entries}, {_signed(report['signatures'])}"
+        lines = [render.labelled("Intact: ", told, "green")]
+        return "\n".join([*lines, *_agreed(report.get("cloud"))])
     found = render.count(len(report["problems"]), "problem", "problems")
     lines = [click.style(found, fg="red", bold=True)]
     for item in report["problems"]:
@@ -70,6 +146,16 @@ def _verdict(report: dict[str, Any]) -> str:
         "Views are mended by `syncd rebuild`, entries only by a backup: `syncd backup list`"
     )
     return "\n".join(lines)
+
+
+def _agreed(cloud: dict[str, int] | None) -> list[str]:
+    if cloud is None:
+        return []
+    entries = render.count(cloud["entries"], "entry", "entries")
+    told = f"{entries} there, {render.count(cloud['signatures'], 'signature', 'signatures')}"
+    if waiting := cloud["not_here_yet"]:
+        told += f"; {render.count(waiting, 'entry is', 'entries are')} still to be fetched"
+    return [render.labelled("The replica agrees: ", told, "green")]
 
 
 def _signed(signatures: int) -> str:

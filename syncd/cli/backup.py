@@ -25,9 +25,8 @@ def create(app: App, ctx: click.Context) -> None:
     The newest ten are kept (backup.keep). A copy of a damaged database is named so, takes no
     intact one's place, and exits 5.
     """
-    node = app.node
-    path = node.store.path
-    made = backups.create(path, node.home / "backups", node.settings["backup.keep"])
+    app.node.store  # noqa: B018 (makes the home)
+    made = app.node.back_up()
     app.emit(_document(made), str(made.path))
     if not made.intact:
         click.echo(
@@ -58,8 +57,11 @@ def restore(app: App, name: str) -> None:
 
     NAME is one of `syncd backup list`, or a path. A damaged backup is refused.
     """
+    from syncd import sealing
+
     node = app.node
     done = backups.restore(node.database, node.home / "backups", name)
+    sealing.complete(node)  # the copy may be from before encryption was turned on
     document = {
         "entries": done.entries,
         "only_in_replaced": done.only_in_replaced,

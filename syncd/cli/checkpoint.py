@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from syncd.cli import render
-from syncd.cli.document import changed, created, document_options, given, says_something, task_in
+from syncd.cli.document import (
+    changed,
+    continued,
+    created,
+    document_options,
+    given,
+    says_something,
+    task_in,
+)
 from syncd.cli.verb import (
     App,
     complete_tasks,
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
     from syncd.checkpoint import Checkpoint
     from syncd.compare import Change
     from syncd.entry import Entry
+    from syncd.items import Workspace
     from syncd.store import Record, Skipped
 
 
@@ -41,10 +50,14 @@ def checkpoint() -> None:
 )
 @click.option("--agent", envvar="SYNCD_AGENT", help="The agent that writes it.")
 @click.option("--parent", metavar="ID", help="The checkpoint before it (else the task's newest).")
+@click.option(
+    "--continue", "carry", is_flag=True,
+    help="Begin with what the checkpoint before says, and change that as `update` does.",
+)  # fmt: skip
 @document_options
 @verb
 def create(
-    app: App, task: str | None, agent: str | None, parent: str | None, **options: Any
+    app: App, task: str | None, agent: str | None, parent: str | None, carry: bool, **options: Any
 ) -> None:
     """Write a checkpoint and print its id.
 
@@ -56,21 +69,39 @@ def create(
     if task is not None and not task.strip():
         raise UsageError("--task is empty", "Name a task, or leave --task out in a repository.")
     name = task or task_in(options["file"], limit) or app.task(None, "Add --task NAME")
-    draft = _with_workspace(created(options, name, agent, limit))
     parent = app.node.checkpoint_id(parent) if parent else None
-    _emit(app, app.service.save(draft, parent=parent), brief=True)
+    before = _before(app, name, parent) if carry else None
+    draft = (
+        continued(options, before, name, agent, limit)
+        if before
+        else created(options, name, agent, limit)
+    )
+    _emit_written(app, app.service.save(_with_workspace(draft), parent=parent))
     if not options["file"] and not says_something(options):
         warn("it says nothing of the work: add --completed, --pending, --decision, --focus, …")
 
 
+def _before(app: App, task: str, parent: str | None) -> Checkpoint | None:
+    """The checkpoint that a new one will follow; none for the first of a task."""
+    if parent:
+        return app.service.get_checkpoint(parent)
+    return app.service.get_latest_checkpoint(task)
+
+
 def _with_workspace(draft: Checkpoint) -> Checkpoint:
+    if draft.workspace is not None:
+        return draft
+    found = _captured(draft)
+    return draft.amended(workspace=found) if found else draft
+
+
+def _captured(draft: Checkpoint) -> Workspace | None:
+    """The repository here, with the files that a checkpoint names."""
     from syncd import workspace
     from syncd.items import Workspace
 
-    if draft.workspace is not None:
-        return draft
     found = workspace.capture(Path.cwd(), draft.named_files())
-    return draft.amended(workspace=Workspace.from_dict(found)) if found else draft
+    return Workspace.from_dict(found) if found else None
 
 
 @checkpoint.command()
@@ -91,15 +122,26 @@ def update(
         raise UsageError("nothing to change was given", "See `syncd checkpoint update --help`.")
     base = app.node.entry_id(base) if base else None
     limit = app.node.settings["limits.body_bytes"]
+    full_id = app.node.checkpoint_id(checkpoint_id)
+    here = _workspace_now(changed(options, app.service.get_checkpoint(full_id), limit))
     with app.node.store.transaction():
-        full_id = app.node.checkpoint_id(checkpoint_id)
         app.node.store.changeable(full_id, base)
         current = app.service.get_checkpoint(full_id)
         draft = changed(options, current, limit)
         if agent:
             draft = draft.amended(metadata=draft.metadata.amended(agent_id=agent))
+        if here and draft.workspace == current.workspace:
+            draft = draft.amended(workspace=here)
         result = app.service.revise(current, draft)
-    _emit(app, result, brief=True)
+    _emit_written(app, result)
+
+
+def _workspace_now(draft: Checkpoint) -> Workspace | None:
+    """What is written now is about the code as it is now, if this is still the same repository.
+    Asked before the transaction: nobody should wait for git."""
+    found, before = _captured(draft), draft.workspace
+    elsewhere = found and before and found.repository != before.repository
+    return None if elsewhere else found
 
 
 @checkpoint.command()
@@ -126,7 +168,7 @@ def finalize(
     result = app.service.finalize_checkpoint(
         full_id, status, sign_as=sign_as, meaning=meaning, base=base
     )
-    _emit(app, result, brief=True)
+    _emit_written(app, result)
 
 
 @checkpoint.command()
@@ -313,15 +355,23 @@ def _apart(before: Any, after: Any) -> tuple[list[str], list[str]]:
     return [i for i in old if i not in new], [i for i in new if i not in old]
 
 
-def _emit(app: App, result: Checkpoint | Record, *, brief: bool = False) -> None:
-    """A written checkpoint prints its id, one that was read the whole of it."""
-    from syncd.store import Record
+def _emit_written(app: App, result: Checkpoint) -> None:
+    """What was written, and what to do if the agent's context fills up."""
+    from syncd.triggers import advice
 
-    document = result.document() if isinstance(result, Record) else result.to_dict()
-    if brief:
-        app.emit(document, document["metadata"]["checkpoint_id"])
-    else:
-        app.emit(document, lambda: render.checkpoint(document))
+    used = result.metrics.context_used_percent
+    advised = advice(used, app.node.settings)
+    document = result.to_dict()
+    if used is not None:
+        document["advice"] = advised._asdict() if advised else None
+    app.emit(document, document["metadata"]["checkpoint_id"])
+    if advised:
+        click.echo(render.labelled("Advice: ", advised.text, "yellow", err=True), err=True)
+
+
+def _emit(app: App, record: Record) -> None:
+    document = record.document()
+    app.emit(document, lambda: render.checkpoint(document))
 
 
 def _emit_all(

@@ -41,7 +41,6 @@ def run(app: App, verbose: bool, quiet: bool) -> None:
 
     node = app.node
     node.store  # noqa: B018 (makes the home, and with it the place of the log)
-    os.umask(0o077)
     logs.begin(node.home, verbose=verbose, stderr=not quiet)
     Daemon(node).run()
 

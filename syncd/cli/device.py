@@ -82,7 +82,7 @@ def logout(app: App) -> None:
     from syncd import credentials
     from syncd.exchange import Exchange
 
-    exchange = Exchange(app.node.store, app.node.key.public())
+    exchange = Exchange(app.node.store)
     pending = exchange.pending_count()
     configured = bool(app.node.settings["cloud.dsn"])
     credentials.forget(app.node.home)

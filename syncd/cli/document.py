@@ -146,6 +146,37 @@ def created(options: dict[str, Any], task: str, agent: str | None, limit: int) -
     return Checkpoint.from_dict(document)
 
 
+# Of a checkpoint's metadata, what is as true of the next one.
+_CARRIED = ("agent_id", "agent_type", "iteration", "mission", "feature",
+            "previous_agents")  # fmt: skip
+
+
+def continued(
+    options: dict[str, Any], before: Checkpoint, task: str, agent: str | None, limit: int
+) -> Checkpoint:
+    """A new checkpoint that begins with what the one before it says, changed as by an update."""
+    from syncd.checkpoint import Checkpoint
+
+    body = before.body()
+    metadata = {name: body["metadata"][name] for name in _CARRIED if name in body["metadata"]}
+    metadata["task_id"] = task
+    state = {**body["execution_state"], "status": "in_progress"}
+    for name in ("error", "raw"):
+        state.pop(name, None)
+    if state["phase"] in ("handoff", "complete"):
+        state["phase"] = "implementing"  # whoever goes on has taken over
+    start = {"metadata": metadata, "execution_state": state,
+             "context_summary": body["context_summary"]}  # fmt: skip
+    document = changed(options, Checkpoint.from_dict(start), limit).body()
+    del document["metadata"]["checkpoint_id"], document["metadata"]["timestamp"]
+    last = before.metadata.agent_id
+    if agent and agent != last:
+        document["metadata"]["agent_id"] = agent
+        earlier = document["metadata"].get("previous_agents", [])
+        document["metadata"]["previous_agents"] = [*dict.fromkeys((*earlier, last))]
+    return Checkpoint.from_dict(document)
+
+
 def task_in(file: str | None, limit: int) -> str:
     """The task that a document names itself."""
     from syncd.checkpoint import Checkpoint
@@ -156,7 +187,7 @@ def task_in(file: str | None, limit: int) -> str:
 def changed(options: dict[str, Any], current: Checkpoint, limit: int) -> Checkpoint:
     """`current` with the changes: a merge patch from --file, then the options."""
     from syncd.checkpoint import Checkpoint
-    from syncd.service import patched
+    from syncd.patch import patched
 
     document = patched(current, _read(options["file"], limit)).body()
     used = given(options)

@@ -270,6 +270,9 @@ def _proof(document: dict[str, Any]) -> list[str]:
         lines.append(_line("Signed", clean(who)))
     elif compliance["signature"]:
         lines.append(_line("Signed", "by the device that wrote it"))
+    if taken := compliance.get("redactions"):
+        where = ", ".join(f"{found['path']} ({found['rule']})" for found in taken)
+        lines.append(_line("Redacted", clean(where)))
     return lines
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from syncd.cli import render
-from syncd.cli.verb import App, id_argument, verb
+from syncd.cli.verb import App, id_argument, verb, warn_on_stderr
 from syncd.errors import UsageError
 
 
@@ -78,6 +78,7 @@ def erase(app: App, checkpoint_id: str, reason: str, yes: bool) -> None:
     full_id = app.node.checkpoint_id(checkpoint_id)
     if not yes:
         _confirm(full_id)
+    warn_on_stderr()
     done = keeping.erase(app.node, full_id, reason)
     app.emit(done, lambda: _erased(done))
 

@@ -76,13 +76,13 @@ def _exchange(app: App, progress: Progress | None = None) -> Iterator[Engine]:
 def _pending(app: App) -> int:
     from syncd.exchange import Exchange
 
-    return Exchange(app.node.store, app.node.key.public()).pending_count()
+    return Exchange(app.node.store).pending_count()
 
 
 def _refused(app: App) -> int:
     from syncd.exchange import Exchange
 
-    return len(Exchange(app.node.store, app.node.key.public()).refused())
+    return len(Exchange(app.node.store).refused())
 
 
 @contextmanager

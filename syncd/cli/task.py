@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from syncd.cli import render
-from syncd.cli.verb import App, complete_tasks, task_argument, verb
+from syncd.cli.verb import App, complete_tasks, task_argument, verb, warn_on_stderr
 
 
 @click.group()
@@ -47,6 +47,7 @@ def add(app: App, task_id: str, **values: Any) -> None:
     """
     from syncd import tasks
 
+    warn_on_stderr()
     app.emit(tasks.add(app.node, task_id, **values), task_id)
 
 
@@ -58,6 +59,7 @@ def set_(app: App, task_id: str, **values: Any) -> None:
     """Change what is said about a task."""
     from syncd import tasks
 
+    warn_on_stderr()
     app.emit(tasks.change(app.node, task_id, **values), task_id)
 
 
@@ -92,6 +94,23 @@ def show(app: App, task: str | None) -> None:
 
     found = tasks.show(app.node, app.task(task))
     app.emit(found, lambda: _text(found))
+
+
+@task.command()
+@task_argument
+@verb
+def heads(app: App, task: str | None) -> None:
+    """List where a task's work stands: more than one head means a fork.
+
+    Newest first: the first one is what `syncd resume` goes on from.
+    """
+    from syncd import tasks
+
+    found = tasks.heads(app.node, app.task(task))
+    columns = ("ID", "AGENT", "PHASE", "STATUS", "PARENT", "TIME")
+    names = ("checkpoint_id", "agent_id", "phase", "status", "parent", "created_at")
+    rows = [tuple(head[name] for name in names) for head in found]
+    app.emit(found, lambda: render.table(columns, rows, spare=("PARENT", "PHASE")))
 
 
 def _text(task: dict[str, Any]) -> str:

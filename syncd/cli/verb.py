@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,10 @@ class App:
     def node(self) -> Node:
         from syncd.node import Node
 
-        return Node(self.named_home)
+        node = Node(self.named_home)
+        if sys.stdin.isatty():
+            node.ask_passphrase = cache(_passphrase)
+        return node
 
     @cached_property
     def service(self) -> CheckpointService:
@@ -68,6 +71,10 @@ class App:
             what = f"checkpoint {item.checkpoint_id} (entry {item.entry_id}): {item.problem}"
             click.echo(render.labelled("Skipped: ", what, "red", err=True), err=True)
         return [item._asdict() for item in skipped]
+
+
+def _passphrase() -> str:
+    return str(click.prompt("Passphrase of the data keys", hide_input=True, err=True))
 
 
 def warn(text: str) -> None:

@@ -21,6 +21,7 @@ from syncd.breaker import Breaker
 from syncd.daemon import logs
 from syncd.errors import (
     DivergedError,
+    KeyChangedError,
     LoginRefusedError,
     ReplicaError,
     SyncdError,
@@ -158,7 +159,11 @@ class Exchanger(threading.Thread):
     def _attempt(self, wanted: set[str]) -> None:
         before = self._known()
         try:
-            self._exchange(wanted)
+            try:
+                self._exchange(wanted)
+            except KeyChangedError:  # by another process: who connects anew has the new one
+                self._hang_up()
+                self._exchange(wanted)
             self.breaker = Breaker()
         except UnconfiguredError:
             self.cloud, self.breaker = Cloud(), Breaker()
@@ -314,7 +319,7 @@ class Exchanger(threading.Thread):
         say("not reached", why=error.message, next_attempt_s=wait)
         if known != self.cloud.last_error:
             with suppress(SyncdError):
-                exchange = Exchange(self._node.store, self._node.key.public())
+                exchange = Exchange(self._node.store)
                 exchange.note(0, 0, error)
 
     def _reopen(self) -> None:

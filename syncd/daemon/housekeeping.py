@@ -8,8 +8,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from syncd import backup, disk, retention, status
-from syncd.entry import Entry
+from syncd import backup, disk, retention, sealing, status
 from syncd.node import Node
 from syncd.seal import flaw
 
@@ -28,7 +27,7 @@ def back_up(node: Node) -> Done:
         return {}
     if problem := disk.problem(node):
         return {"not done": problem}
-    made = backup.create(node.database, node.home / "backups", node.settings["backup.keep"])
+    made = node.back_up()
     return {"backup": made.name, "intact": made.intact}
 
 
@@ -78,6 +77,12 @@ def clean(node: Node) -> Done:
     return {"not done": ", ".join(map(str, left))} if left else {}
 
 
+def seal(node: Node) -> Done:
+    """What a program that ran on has written plain after encryption was turned on."""
+    done = sealing.complete(node)
+    return done if done["sealed"] or done["not_cleaned"] else {}
+
+
 def stale_agents(node: Node) -> Done:
     """Who has not been heard of for an hour while his task is not done."""
     found = sorted(status.silent(node))
@@ -91,7 +96,7 @@ def sample(node: Node) -> Done:
     found = []
     for seq in random.sample(range(1, last + 1), min(_SAMPLE, last)):
         row = node.store.row("entry_at", (seq,))
-        if row and (problem := flaw(Entry(*row))):
+        if row and (problem := flaw(node.store.read(row))):
             found.append((row[1], problem))
     if found:
         node.store.record_problems(found)

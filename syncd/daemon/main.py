@@ -39,6 +39,7 @@ _HOUSE = (
     ("stale scan", 300, housekeeping.stale_agents),
     ("log merge", 600, housekeeping.merge_log),
     ("purge clean-up", 600, housekeeping.clean),
+    ("sealing", 3_600, housekeeping.seal),
     ("backup", 3_600, housekeeping.back_up),
     ("integrity sample", 3_600, housekeeping.sample),
     ("retention", 86_400, housekeeping.let_go),
@@ -108,7 +109,7 @@ class Daemon:
 
     def _backlog(self) -> int:
         with suppress(SyncdError):
-            return Exchange(self._node.store, self._node.key.public()).pending_count()
+            return Exchange(self._node.store).pending_count()
         return 0
 
     def _loop(self, lock: running.Lock, bell: int) -> None:

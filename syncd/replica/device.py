@@ -260,6 +260,11 @@ class Replica:
         rows = self.rows("chains", self.organization, device_id, list(numbers))
         return dict(rows)
 
+    def signed_after(self, device_id: str, number: int) -> list[tuple[bytes, bytes]]:
+        """Chain value and signature of the next entries that a device has signed."""
+        return [(row[0], row[1]) for row in
+                self.rows("signed_after", self.organization, device_id, number)]  # fmt: skip
+
     def digests(self) -> dict[tuple[str, int], tuple[int, str]]:
         """By device and thousand: how many entries, and the digest of their chain values."""
         rows = self.rows("digests", self.organization)

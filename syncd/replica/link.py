@@ -19,6 +19,7 @@ from syncd.errors import (
     ConfigError,
     DeviceTakenError,
     DivergedError,
+    ImpostorError,
     LoginRefusedError,
     ReplicaError,
     ReplicaFullError,
@@ -29,6 +30,7 @@ from syncd.errors import (
     SyncdError,
     TLSRefusedError,
 )
+from syncd.replica import certificate
 
 VERIFIED = "verify-full"
 # What a user must write to do without: a value that cannot be set without reading it.
@@ -37,13 +39,22 @@ _CONNECT_SECONDS = 10
 # The server gives up a statement after 60 s: whoever is silent for longer than that is gone.
 SILENCE_SECONDS = 75.0
 _EXAMPLE = "For example: postgresql://USER:PASSWORD@HOST:5432/DATABASE"
+# The roles that syncd makes have a SCRAM verifier, and begin so.
+_OURS = ("syncd_login_", "syncd_installer")
 T = TypeVar("T")
 
 
 def connect(dsn: str, tls: str = VERIFIED) -> psycopg.Connection[Any]:
     """Open a connection in autocommit; PgBouncer in transaction mode may stand in between."""
-    with translated():
-        return _Connection.connect(protected(dsn, tls), autocommit=True, prepare_threshold=None)
+    place = protected(dsn, tls)
+    try:
+        with translated():
+            return _Connection.connect(place, autocommit=True, prepare_threshold=None)
+    except TLSRefusedError as error:
+        found = certificate.problem(parsed(place)) if _UNTRUSTED in error.message else None
+        if found is None:
+            raise
+        raise TLSRefusedError(f"{_UNPROTECTABLE}: {found[0]}", found[1]) from None
 
 
 class _Connection(psycopg.Connection[Any]):
@@ -108,17 +119,32 @@ def protected(dsn: str, tls: str = VERIFIED) -> str:
     parts.setdefault("keepalives_idle", 30)
     parts.setdefault("tcp_user_timeout", 30_000)
     if not _local(parts) and tls != UNPROTECTED:
+        _verify(parts)
+    elif str(parts.get("user", "")).startswith(_OURS):
+        # Else whoever has taken the server's port could ask for the password, or for none and be
+        # given the entries. A server that knows the verifier proves it without either.
+        parts.setdefault("require_auth", "scram-sha-256")
+    return make_conninfo("", **parts)
+
+
+def _verify(parts: dict[str, Any]) -> None:
+    """Have libpq make sure who is at the other end before anything is said. What is set here takes
+    precedence over the environment."""
+    for name, safe in (
+        ("sslmode", (VERIFIED,)),
+        ("ssl_min_protocol_version", ("TLSv1.2", "TLSv1.3")),
         # Where Kerberos is set up, libpq would prefer its protection, which names nobody's server.
-        parts.setdefault("gssencmode", "disable")
-        mode = parts.setdefault("sslmode", VERIFIED)
-        if mode != VERIFIED:
+        ("gssencmode", ("disable",)),
+    ):
+        given = parts.setdefault(name, safe[0])
+        if given not in safe:
             raise ConfigError(
-                f"sslmode={mode} does not make sure who is at the other end",
-                "Leave sslmode out, or use an SSH tunnel. To do without all the same, set "
+                f"{name}={given} does not make sure who is at the other end",
+                f"Leave {name} out, or use an SSH tunnel. To do without all the same, set "
                 f'cloud.tls = "{UNPROTECTED}".',
             )
-        parts.setdefault("sslrootcert", "system")
-    return make_conninfo("", **parts)
+    if parts.setdefault("sslrootcert", certificate.SYSTEM) == certificate.SYSTEM:
+        parts["sslrootcert"] = certificate.authorities()
 
 
 def _local(parts: dict[str, Any]) -> bool:
@@ -205,22 +231,45 @@ _REMEDIES = {
     _REVOKED: "For a new login, run `syncd device add` on another machine of yours or ask an "
     "administrator (`syncd admin device add`), then `syncd login`.",
 }
+_UNPROTECTABLE = "the connection cannot be protected"
+_UNTRUSTED = "SSL error"
+_WRONG_NAME = f"{_UNPROTECTABLE}: the server's certificate is for another name"
+_NO_TLS = f"{_UNPROTECTABLE}: the server, or somebody on the way, offers no TLS"
+_NO_FILE = f"{_UNPROTECTABLE}: the file that sslrootcert names is not there"
+_ONLY_TLS = "the server takes only protected connections from this machine"
+_REMEDIES |= {
+    _WRONG_NAME: "Name the host in the DSN as its certificate does. If it does so, somebody else "
+    "answers in its place.",
+    _NO_TLS: "Have TLS switched on at the server (ssl = on), or use an SSH tunnel. If it is on, "
+    "somebody on the way keeps it from you: try another network.",
+    _NO_FILE: "Correct sslrootcert in the DSN, or leave it out: then the authorities that this "
+    "system trusts are used.",
+    _ONLY_TLS: 'Leave cloud.tls at "verify-full", and use the server\'s full name.',
+}
 # Before a session exists, libpq gives a text and no code.
 _TEXTS: tuple[tuple[re.Pattern[str], type[ReplicaError], str], ...] = (
     (re.compile(r"password authentication failed|no password supplied|SASL authentication failed"),
      LoginRefusedError, "the replica refused the login: the password is wrong"),
+    (re.compile(r"authentication method requirement|server signature"), ImpostorError,
+     "whoever answers there does not prove to be the replica"),
     (re.compile(r"is not permitted to log in"), LoginRefusedError, _REVOKED),
     (re.compile(r"permission denied for database"), LoginRefusedError,
      "this login may not use that database"),
     (re.compile(r'database ".*" does not exist|no such database'), ReplicaUnreachableError,
      "the server has no such database"),
-    (re.compile(r"SYSCALL|closed (the connection |)unexpectedly|no answer for|timeout expired"),
-     ReplicaUnreachableError, "the connection to the replica broke"),
-    (re.compile(r"SSL|certificate|TLS|no encryption", re.I), TLSRefusedError,
-     "the connection cannot be protected"),
+    (re.compile(r"no pg_hba.conf entry.*no encryption"), TLSRefusedError, _ONLY_TLS),
     (re.compile(r"no pg_hba.conf entry"), LoginRefusedError,
      "the server takes no such login from this machine"),
+    (re.compile(r"SYSCALL|closed (the connection |)unexpectedly|unexpected eof|no answer for|"
+                r"timeout expired"),
+     ReplicaUnreachableError, "the connection to the replica broke"),
+    (re.compile(r"does not match host name"), TLSRefusedError, _WRONG_NAME),
+    (re.compile(r"does not support SSL"), TLSRefusedError, _NO_TLS),
+    (re.compile(r"root certificate file .* does not exist"), TLSRefusedError, _NO_FILE),
+    (re.compile(r"SSL|certificate|TLS", re.I), TLSRefusedError, _UNPROTECTABLE),
 )  # fmt: skip
+# What libpq advises where it advises the wrong thing: to start a server here, to check nothing.
+_ADVICE = re.compile(r" Is the server running.*| Either provide the file.*")
 
 
 @contextmanager
@@ -234,7 +283,7 @@ def translated() -> Iterator[None]:
 
 def _meaning(error: psycopg.Error) -> Exception:
     text = " ".join(str(error.diag.message_primary or error).split())
-    text = text.partition(" Is the server running")[0]
+    text = _ADVICE.sub("", text)
     state = error.sqlstate or ""
     if state in _STATES:
         return _STATES[state](_told(state, text), _REMEDIES.get(state))

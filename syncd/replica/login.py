@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from syncd.replica import link
+from syncd.replica import certificate, link
 
 
 class Login(NamedTuple):
@@ -21,7 +21,8 @@ class Login(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """A login as the replica lists it, with the devices that used it."""
+    """A login as the replica lists it, with the devices that used it. `continues` has those of
+    them that say they go on where another one ended, and which."""
 
     organization_id: str
     login: str
@@ -32,6 +33,7 @@ class Machine(NamedTuple):
     reason: str | None
     last_seen: datetime | None
     devices: list[str]
+    continues: dict[str, str]
 
 
 def credentials(connection: psycopg.Connection[Any], role: str = "") -> Login:
@@ -52,6 +54,8 @@ _SHARED = ("host", "port", "dbname", "sslmode", "sslrootcert", "channel_binding"
 def _dsn(connection: psycopg.Connection[Any], role: str, password: str) -> str:
     given = connection.info.get_parameters()
     parts = {name: given[name] for name in _SHARED if given.get(name)}
+    if parts.get("sslrootcert") == certificate.authorities():  # another system has its own
+        parts["sslrootcert"] = certificate.SYSTEM
     info = connection.info
     host = parts.pop("host", "") or info.host
     port, database = parts.pop("port", None) or info.port, parts.pop("dbname", None) or info.dbname

@@ -1,0 +1,89 @@
+"""Going on where another agent stopped: a verified checkpoint, and the prompt made of it.
+
+Neither pydantic nor psycopg: a host's hook may ask for it at the start of every session.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from syncd.config import default_home
+from syncd.node import Node
+from syncd.resume.attention import warnings
+from syncd.resume.claims import Claim
+from syncd.resume.fit import Room, fitted
+from syncd.resume.gather import Found, gathered
+from syncd.resume.prompt import Facts, Task, sections
+from syncd.resume.text import mapping, text
+from syncd.triggers import Advice
+
+
+class Resumption(NamedTuple):
+    """A prompt, and what it rests on."""
+
+    found: Found
+    prompt: str
+    left_out: dict[str, int]
+    advice: Advice | None
+
+    @property
+    def unverified(self) -> list[Claim]:
+        return [claim for claim in self.found.claims if not claim.holds]
+
+    def document(self) -> dict[str, Any]:
+        found = self.found
+        return {
+            "task_id": found.task["id"],
+            "checkpoint_id": found.record.row.id,
+            "revision": found.record.entry.entry_id,
+            "verified": not self.unverified,
+            "claims": [claim.document() for claim in found.claims],
+            "stale_files": found.stale,
+            "left_out": self.left_out,
+            "advice": self.advice._asdict() if self.advice else None,
+            "heads": found.task["heads"],
+            "conflicts": found.conflicts,
+            "skipped": [gone._asdict() for gone in found.skipped],
+            "prompt": self.prompt,
+        }
+
+
+class Reader(NamedTuple):
+    """Who goes on, and where: the directory, how syncd was called there, the agent (else the one
+    before), and how much its host takes in."""
+
+    start: Path
+    program: Sequence[str]
+    agent: str = ""
+    rooms: Sequence[Room] = ()
+
+
+def resumed(node: Node, task_id: str, reader: Reader) -> Resumption:
+    """The prompt for a task, checked against the repository that its reader stands in."""
+    found = gathered(node, task_id, reader.start)
+    told = warnings(found, node.settings)
+    facts = Facts(
+        Task(task_id, found.task["title"], found.task["description"]),
+        found.document,
+        found.line,
+        found.claims,
+        told.lines,
+        _command(node, found.document, task_id, reader),
+        node.settings["handoff.insist_percent"],
+    )
+    shown = fitted(sections(facts), reader.rooms, f"`syncd resume {text(shlex.quote(task_id))}`")
+    return Resumption(found, shown.text, shown.left_out, told.advice)
+
+
+def _command(node: Node, document: dict[str, Any], task_id: str, reader: Reader) -> tuple[str, ...]:
+    """How this reader writes its own checkpoint."""
+    home = () if node.home == default_home() else ("--home", str(node.home))
+    before = str(mapping(document.get("metadata")).get("agent_id", ""))
+    return (
+        *reader.program, *home, "checkpoint", "create", "--continue",
+        "--task", task_id, "--agent", reader.agent or before,
+        "--completed", "WHAT IS DONE", "--pending", "WHAT IS NEW", "--decision", "WHAT, AND WHY",
+    )  # fmt: skip

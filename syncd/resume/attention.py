@@ -1,0 +1,78 @@
+"""What whoever resumes should know before anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from syncd.resume.gather import Found
+from syncd.resume.text import counted, listed, mapping, text
+from syncd.triggers import Advice, advice
+
+
+class Told(NamedTuple):
+    lines: list[str]
+    advice: Advice | None
+
+
+def warnings(found: Found, settings: Mapping[str, Any]) -> Told:
+    """The weightiest first. The advice is about the context of the agent before."""
+    metrics = mapping(found.document.get("metrics"))
+    used = metrics.get("context_used_percent")
+    advised = advice(used, settings) if isinstance(used, int | float) else None
+    return Told(
+        [
+            *_record(found),
+            *_standing(found),
+            *_code(found),
+            *_effort(found, settings, metrics),
+            *([f"The agent before: {advised.text}"] if advised else ()),
+        ],
+        advised,
+    )
+
+
+def _record(found: Found) -> Iterator[str]:
+    for gone in found.skipped:
+        yield (
+            f"{text(gone.checkpoint_id, 128)} was newer and cannot be used ({text(gone.problem)}): "
+            "what it recorded is not in this prompt"
+        )
+    if mapping(found.document.get("recovery")).get("can_resume") is False:
+        yield "The agent before said that the work cannot be resumed from here"
+    if (heads := len(found.task["heads"])) > 1:
+        yield (
+            f"The work went on in {heads} places: `syncd task heads` lists them, this is the "
+            "newest. Ask which one counts"
+        )
+    if found.conflicts:
+        many = counted(len(found.conflicts), "open conflict")
+        yield f"{many} about this task: `syncd conflicts list`"
+
+
+def _standing(found: Found) -> Iterator[str]:
+    status = found.task["status"]
+    if status in ("blocked", "escalated"):
+        yield f"The task is {status}: see what it waits for before you go on"
+    elif status in ("complete", "failed"):
+        yield f"The task is {status}: make sure that there is something left to do"
+
+
+def _code(found: Found) -> Iterator[str]:
+    if found.stale:
+        yield (
+            f"STALE: {listed(found.stale, 5)} changed since the checkpoint. Read them before you "
+            "rely on it"
+        )
+    open_ones = [claim.claim for claim in found.claims if not claim.holds]
+    if open_ones:
+        yield f"UNVERIFIED: {len(open_ones)} of {len(found.claims)} claims ({listed(open_ones)})"
+
+
+def _effort(found: Found, settings: Mapping[str, Any], metrics: Mapping[str, Any]) -> Iterator[str]:
+    spent = found.task["cost"]["budget_used"]
+    if spent is not None and spent * 100 > settings["handoff.budget_percent"]:
+        yield f"Budget warning: {spent * 100:.4g} % of {found.task['budget']:,} tokens are used"
+    errors = metrics.get("error_count")
+    if isinstance(errors, int) and errors > settings["handoff.errors"]:
+        yield f"{errors:,} errors before this checkpoint: try another way"
