@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from bench import daemon, growth, payload, report, startup, sync
+from bench import daemon, growth, payload, report, resume, startup, sync
 from bench.contenders import contenders
 from bench.disk import PATIENCE_SECONDS, connection, probed, raw_commit, wait_until_calm
 from bench.measure import interleaved
@@ -105,9 +105,11 @@ def _local(folder: Path, settings: Settings, small: payload.Payload) -> Local:
             comparisons.append(_comparison(folder / item.label, item, settings.samples))
         _progress("start-up")
         started = startup.measured(folder, small, settings.start_ups)
+        _progress(resume.LINE)
+        prompts = resume.measured(folder, small, max(20, settings.samples // 20))
         _progress(f"growth: writing {settings.entries:,} entries")
         grown = growth.measured(folder, small, settings, control, calm)
-    return Local(comparisons, grown, started)
+    return Local(comparisons, grown, started, prompts)
 
 
 def _comparison(folder: Path, item: payload.Payload, samples: int) -> Comparison:

@@ -9,6 +9,7 @@ from bench.daemon import Daemons
 from bench.figures import Figures, compared, ratio
 from bench.growth import Growth
 from bench.results import Comparison, Local, Results
+from bench.resume import LINE
 from bench.server import DURABLE
 from bench.startup import BASELINE, StartUp
 from bench.sync import Sync
@@ -44,7 +45,7 @@ def text(results: Results, verdicts: Sequence[Verdict]) -> str:
 
 def _local(local: Local) -> list[str]:
     compared = [_comparison(comparison) for comparison in local.comparisons]
-    return [*compared, _growth(local.growth), _start_up(local.start_up)]
+    return [*compared, _growth(local.growth), _start_up(local.start_up), _resume(local.resume)]
 
 
 def _busy(local: Local) -> bool:
@@ -118,6 +119,11 @@ def _start_up(start_up: StartUp) -> str:
         for name, figures in start_up.lines.items()
     ]
     return "\n".join(_table(("Start-up", "p50", "p99", "x python", "samples"), rows))
+
+
+def _resume(resume: Figures) -> str:
+    row = (LINE, *_times(resume), f"{resume.samples:,}")
+    return "\n".join(_table(("Prompt", "p50", "p99", "samples"), [row]))
 
 
 def _sync(sync: Sync) -> str:

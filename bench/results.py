@@ -55,6 +55,7 @@ class Local:
     comparisons: list[Comparison]
     growth: Growth
     start_up: StartUp
+    resume: Figures
 
     def quiet_ms(self) -> float:
         """A raw commit that nobody disturbed: the fastest twentieth, wherever in the run it was.
@@ -72,6 +73,7 @@ class Local:
             "comparisons": [_comparison(comparison) for comparison in self.comparisons],
             "growth": _growth(self.growth),
             "start_up": _start_up(self.start_up),
+            "resume": _milliseconds(self.resume),
         }
 
 

@@ -9,6 +9,7 @@ from bench import lines
 from bench.daemon import ALONE, AWAY, Daemons
 from bench.figures import Figures, ratio
 from bench.results import Local, Results
+from bench.resume import LINE
 from bench.startup import BASELINE, LATEST_COMMAND, STATUS_COMMAND
 from bench.sync import Sync
 from bench.transfer import COPY, FETCH, PULL, PULL_CROWDED, PUSH, PUSH_CROWDED
@@ -23,6 +24,7 @@ READ_P99_MS = 5.0
 GROWTH_TIMES = 1.2
 START_UP_TIMES = 2.2
 STATUS_TIMES = 2.0
+RESUME_MS = 50.0
 PUSH_SPEED = 0.5
 PULL_SPEED = 0.5
 CROWDED_SPEED = 0.9
@@ -77,7 +79,9 @@ def _local(results: Local) -> list[Verdict]:
         *_growth(results),
         _start_up(results, LATEST_COMMAND, START_UP_TIMES),
         _start_up(results, STATUS_COMMAND, STATUS_TIMES),
-    ]
+        Verdict(f"{LINE}, p50", RESUME_MS, results.resume.p50, "ms",
+                f"with two calls of git; p99: {results.resume.p99:.1f} ms"),
+    ]  # fmt: skip
 
 
 def _speed(results: Local) -> list[Verdict]:

@@ -51,6 +51,7 @@ SETTINGS = (
     Setting("redaction.entropy", False, "whether words that look random count as secrets too"),
     Setting("redaction.patterns", [], "your own regular expressions for what is a secret"),
     Setting("redaction.allow", [], "regular expressions for what is none"),
+    Setting("loop.pause_seconds", 60.0, "how long `syncd loop` waits after a rate limit, at first"),
     Setting("handoff.context_percent", 70.0, "context used above which to hand off soon"),
     Setting("handoff.checkpoint_percent", 75.0, "context used above which all must be written"),
     Setting("handoff.insist_percent", 80.0, "context used above which to hand off at once"),
@@ -133,6 +134,7 @@ def _file_values(file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{file}: {error}", f"Correct {file}.") from None
     found: dict[str, Any] = {}
+    document.pop("agents", None)  # tables of the user's own names: `commands`
     for name, value in _flat(document):
         place = f"{file}, line {_line_of(text, name)}"
         if name not in _BY_NAME:
@@ -210,6 +212,26 @@ def _checked(setting: Setting, value: Any, place: str) -> Any:
         limit = "above zero" if value <= 0 else f"at most {_LARGEST:,}"
         raise ConfigError(f"{place}: {setting.name} must be {limit}", "Correct the value.")
     return value
+
+
+def commands(file: Path) -> dict[str, list[str]]:
+    """What to run for each type of agent: `[agents.qa] command = ["codex", "exec", "{prompt}"]`."""
+    if not file.exists():
+        return {}
+    import shlex
+    import tomllib
+
+    found = {}
+    for name, table in tomllib.loads(file.read_text(encoding="utf-8")).get("agents", {}).items():
+        command = table.get("command") if isinstance(table, dict) else None
+        words = shlex.split(command) if isinstance(command, str) else command
+        if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
+            raise ConfigError(
+                f"{file}: [agents.{name}] needs a command, as a text or a list of texts",
+                f'For example: [agents.{name}] command = "my-agent --prompt {{prompt_file}}"',
+            )
+        found[name] = words
+    return found
 
 
 # --- changing the file ------------------------------------------------------------------------

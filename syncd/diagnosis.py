@@ -293,9 +293,11 @@ def _encryption(node: Node) -> Check:
     found = sealing.shown(node)
     if found["missing"]:
         return Check(
-            "", "attention", f"key {found['missing'][0]} is not here, and entries are sealed with it",
+            "",
+            "attention",
+            f"entries are sealed with key {found['missing'][0]}, which is not here",
             "`syncd keys export` on a machine that has it, `syncd keys import` here.",
-        )  # fmt: skip
+        )
     if found["encryption"] != NONE and found["plain"]:
         return Check("", "attention", f"{found['plain']} bodies are not sealed",
                      "`syncd keys encrypt`")  # fmt: skip

@@ -104,14 +104,16 @@ WATCHES = Watches(1, 5.0, 30, 1, 200, 1, 3)
 SETTINGS = Settings(1, 2, 0, 0.0, quick=True, transfers=SIZES, watches=WATCHES)
 
 
-def results(raw: Figures, control: Figures) -> Results:
+def results(raw: Figures, control: Figures, prompts: Figures = QUIET) -> Results:
     """A run in which create takes half a millisecond more than a raw commit, and put 0.05."""
     extra = {lines.RAW_WRITE: 0.0, lines.PUT: 0.05, lines.CREATE: 0.5}
     found = {name: raw._replace(p50=raw.p50 + extra.get(name, 0.1)) for name in lines.REFERENCES}
     pair = (control, control)
     grown = Growth((Fill(1, 1.0, 1), Fill(2, 1.0, 1)), dict.fromkeys(LINES, pair), control)
     small = Comparison("1.5 KB", 1536, found)
-    return Results(SETTINGS, Local([small], grown, StartUp({}, "not here")), None, None, {})
+    return Results(
+        SETTINGS, Local([small], grown, StartUp({}, "not here"), prompts), None, None, {}
+    )
 
 
 def words(found: Results) -> dict[str, str]:
@@ -132,6 +134,12 @@ def test_what_redaction_adds_is_held_against_a_create_without_it() -> None:
     found[lines.CREATE] = found[lines.CREATE_UNREDACTED]
     assert words(fast)["redaction's part of create p50 at 1.5 KB"] == "PASS"
     assert words(results(BUSY, QUIET))["redaction's part of create p50 at 1.5 KB"] == "NOT MEASURED"
+
+
+@pytest.mark.parametrize(("p50", "word"), [(50.0, "PASS"), (50.1, "FAIL")])
+def test_a_prompt_may_take_50_milliseconds(p50: float, word: str) -> None:
+    found = words(results(QUIET, QUIET, QUIET._replace(p50=p50)))
+    assert found["resume, chain of 200, p50"] == word
 
 
 def test_a_busy_machine_does_not_turn_a_slow_create_into_a_pass() -> None:

@@ -897,6 +897,23 @@ def test_after_a_home_was_copied_both_of_its_ids_are_in_the_file(
         assert done.links == 0
 
 
+def test_after_a_key_was_changed_both_keys_are_in_the_file(
+    service: CheckpointService, tmp_path: Path
+) -> None:
+    """What the old key had not signed was signed with it when it was changed."""
+    before = fingerprint(service.node.key.public())
+    wrote(service, "task")
+    wrote(service, "other")
+    sealing.rotate_signing(service.node, "")
+    wrote(service, "task")
+    done = exported(service, tmp_path / "file")
+    assert (done.entries, done.signer == before) == (2, False)
+    verdict = bundle.verify_file(tmp_path / "file", [done.signer])
+    assert {d.fingerprint: d.key for d in verdict.devices} == {
+        before: "vouched", done.signer: "given"}  # fmt: skip
+    assert not bundle.verify_file(tmp_path / "file", [before]).ok
+
+
 @pytest.mark.parametrize("mode", ["at_rest", "end_to_end"])
 def test_what_is_encrypted_is_exported_readable(
     service: CheckpointService, tmp_path: Path, mode: str
@@ -988,12 +1005,12 @@ def test_a_bad_bundle_ends_with_exit_code_5_and_names_what_is_wrong(
 
 def test_text_from_a_file_cannot_speak_to_the_terminal(case: Case, machine: Machine) -> None:
     documents = opened(case.lines)
-    documents[at(documents, case.ours[1])]["entry"]["header"][0] = "\rgone"
+    documents[at(documents, case.ours[1])]["entry"]["header"][0] = "\x08gone"
     file = machine.home.parent / "evil"
     file.write_bytes(b"".join(written(documents)))
     shown = machine.run("audit", "verify", str(file)).out
     assert "gone" in shown
-    assert "\r" not in shown
+    assert "\x08" not in shown
 
 
 def test_wrong_usage_of_export_and_verify_is_told(machine: Machine, tmp_path: Path) -> None:

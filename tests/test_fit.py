@@ -113,7 +113,9 @@ NOTE = re.compile(
 @given(FACTS, LIMITS)
 def test_no_prompt_exceeds_its_limit(facts: Facts, limit: int) -> None:
     found = sections(facts)
-    assert len(fitted(found, [Room(limit)], "all").text) <= limit
+    whole = len(fitted(found).text)
+    for most in (limit, whole, max(0, whole - 1)):
+        assert len(fitted(found, [Room(most)], "all").text) <= most
     assert utf16_units(fitted(found, [CLAUDE_CODE, Room(limit)], "all").text) <= 10_000
     assert utf8_bytes(fitted(found, [CODEX, Room(limit)], "all").text) <= 2_500
 

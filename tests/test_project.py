@@ -210,7 +210,15 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
 HEAVY = ("pydantic", "psycopg", "apscheduler", "sqlite_utils", "cryptography", "rich")
 
 
-@pytest.mark.parametrize("start", ["import syncd", "from syncd.store import Store"])
+@pytest.mark.parametrize(
+    "start",
+    [
+        "import syncd",
+        "from syncd.store import Store",
+        "import syncd.triggers",
+        "import syncd.resume",
+    ],
+)
 def test_the_light_start_imports_nothing_heavy(start: str) -> None:
     program = f"{start}\nimport sys\nprint([n for n in {HEAVY!r} if n in sys.modules])"
     done = subprocess.run(

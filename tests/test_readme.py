@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from postgres import Session
+from resuming import commit, git
 
 from syncd import CheckpointService, ExecutionState
 from syncd.cli.app import command_paths
@@ -71,6 +72,34 @@ def test_two_machines_are_connected_as_written(
     assert "Sent 1 entry" in done.stdout
     assert "received 1 entry" in done.stdout
     assert "both sides have the same 1 entry" in done.stdout
+
+
+def test_the_resume_prompt_is_as_shown(tmp_path: Path) -> None:
+    """But for ids, times, and where the program lies."""
+    (block,) = re.findall(r"```text\n(\$ syncd checkpoint create --agent.*?)```", README, re.S)
+    steps = re.findall(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", block, re.M)
+    shop = tmp_path / "shop"
+    (shop / "src").mkdir(parents=True)
+    for name in ("toggle.ts", "theme.css"):
+        (shop / "src" / name).write_text(name)
+    commit(git(shop, "init", "-q") or shop)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    del environment["SYNCD_HOME"]
+    for command, shown in steps:
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=shop, env=environment, capture_output=True, text=True
+        )
+        assert _plain(done.stdout) == _plain(shown), command
+    assert len(steps) == 3
+
+
+def _plain(text: str) -> str:
+    """Without what differs from one run to the next."""
+    text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", text)
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.+]+", "TIME", text)
+    text = re.sub(r"HEAD [0-9a-f]{12}", "HEAD", text)
+    return re.sub(r"/\S+/bin/syncd", "SYNCD", text)
 
 
 def test_the_python_example_works_as_written() -> None:

@@ -423,7 +423,7 @@ def test_the_context_of_the_agent_before_is_told(
     found = resume(service)
     advice = found.document()["advice"]
     assert (advice and advice["level"]) == level
-    assert ("The agent before: " in found.prompt) is bool(level)
+    assert ("The agent before had used " in found.prompt) is bool(level)
 
 
 @pytest.mark.parametrize(

@@ -270,15 +270,14 @@ class _Check:
     # --- the end ------------------------------------------------------------------------------
 
     def finished(self) -> Verdict:
-        signers: list[Signer] = []
         if self.manifest is None:
             if not self._problems:
                 self.found("", "", "the file is empty")
         elif not self.full:
             self._finish(self.manifest)
-        established = self._established()
-        if self.manifest is not None:
-            signers = [self._signer(chain, established) for chain in self._chains.values()]
+        exporter = self._chains.get(self.manifest.exported_by) if self.manifest else None
+        established = exporter is not None and self._given(exporter.device)
+        signers = [self._signer(chain, established) for chain in self._chains.values()]
         signer = ESTABLISHED if established and not self._problems else UNKNOWN
         return Verdict(
             self.manifest, signer, len(self._met), self._signatures, len(self._gone), self._sealed,
@@ -317,21 +316,19 @@ class _Check:
             yield "the file is not the one that was sealed: something in it was changed"
         if not signature_valid(exporter.public_key, to_be_sealed(told), signature):
             yield "the seal is not valid for the key of the device that exported"
-        name = fingerprint(exporter.public_key)
-        if self._keys and not name.startswith(tuple(self._keys)):
+        if self._keys and not self._given(exporter):
+            name = fingerprint(exporter.public_key)
             yield f"it is sealed with the key {name}, which is none of those given"
 
-    def _established(self) -> bool:
-        if self.manifest is None:
-            return False
-        exporter = self._chains[self.manifest.exported_by].device
-        return fingerprint(exporter.public_key).startswith(tuple(self._keys) or ("none",))
+    def _given(self, device: Device) -> bool:
+        """Whether whoever checks the file knows the key of a device."""
+        return any(fingerprint(device.public_key).startswith(key) for key in self._keys)
 
     def _signer(self, chain: _Chain, established: bool) -> Signer:
-        name = fingerprint(chain.device.public_key)
-        given = bool(self._keys) and name.startswith(tuple(self._keys))
-        key = GIVEN if given else VOUCHED if established else UNKNOWN
-        return Signer(chain.device.device_id, name, chain.entries, chain.links, key)
+        device = chain.device
+        key = GIVEN if self._given(device) else VOUCHED if established else UNKNOWN
+        name = fingerprint(device.public_key)
+        return Signer(device.device_id, name, chain.entries, chain.links, key)
 
 
 def _stray_flaws(line: Line, chain: _Chain | None) -> Iterator[str]:

@@ -26,10 +26,19 @@ def warnings(found: Found, settings: Mapping[str, Any]) -> Told:
             *_standing(found),
             *_code(found),
             *_effort(found, settings, metrics),
-            *([f"The agent before: {advised.text}"] if advised else ()),
+            *_context(advised),
         ],
         advised,
     )
+
+
+def _context(advised: Advice | None) -> Iterator[str]:
+    """The advice itself was for the agent before, whose context it was."""
+    if advised:
+        yield (
+            f"The agent before had used {advised.context_used_percent:g} % of its context, more "
+            f"than {advised.threshold_percent:g} %: it may have known more than it wrote"
+        )
 
 
 def _record(found: Found) -> Iterator[str]:
@@ -61,8 +70,8 @@ def _standing(found: Found) -> Iterator[str]:
 def _code(found: Found) -> Iterator[str]:
     if found.stale:
         yield (
-            f"STALE: {listed(found.stale, 5)} changed since the checkpoint. Read them before you "
-            "rely on it"
+            f"STALE: {listed(found.stale, 5)} changed since the checkpoint. Read what changed "
+            "before you rely on it"
         )
     open_ones = [claim.claim for claim in found.claims if not claim.holds]
     if open_ones:

@@ -1,0 +1,112 @@
+"""`syncd loop`: run an agent's command until its task is complete."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from syncd.cli import render
+from syncd.cli.resume import program
+from syncd.cli.verb import App, verb
+from syncd.errors import UsageError
+
+if TYPE_CHECKING:
+    from syncd.loop import Report, Watcher
+
+# Exit codes: the work is done, it wants a person, or it failed.
+_ATTENTION = ("blocked", "budget", "iterations", "no_progress")
+_WORDS = {
+    "complete": "The task is complete.",
+    "blocked": "Stopped: the task is blocked and needs a person.",
+    "budget": "Stopped: the budget is spent.",
+    "iterations": "Stopped: that was the last iteration allowed (--max-iterations).",
+    "no_progress": "Stopped: three runs completed nothing and changed nothing.",
+    "same_error": "Stopped: the same error came five times in a row.",
+}
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--task", envvar="SYNCD_TASK", help="The task (else that of this repository).")
+@click.option("--max-iterations", type=click.IntRange(1), default=20, show_default=True,
+              help="How many runs at most.")  # fmt: skip
+@click.option("--timeout", "minutes", type=click.FloatRange(0, min_open=True), default=60.0,
+              show_default=True, help="Minutes that one run may take.")  # fmt: skip
+@click.option("--budget", type=click.IntRange(1), metavar="TOKENS",
+              help="Stop above so many tokens (else the task's own budget).")  # fmt: skip
+@click.option("--agent-type", default="implementation", show_default=True,
+              help="Which agent begins.")  # fmt: skip
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+@verb
+def loop(
+    app: App,
+    ctx: click.Context,
+    task: str | None,
+    max_iterations: int,
+    minutes: float,
+    budget: int | None,
+    agent_type: str,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND in fresh contexts until its task is complete.
+
+    Each run gets the resume prompt on standard input, in place of {prompt} in COMMAND, or in the
+    file that {prompt_file} and SYNCD_PROMPT_FILE name. SYNCD_TASK, SYNCD_AGENT, SYNCD_SESSION and
+    SYNCD_ITERATION tell it who it is. If it writes no checkpoint, one is written for it.
+    """
+    from syncd import config
+    from syncd.loop import Limits, Loop, Plan
+
+    node, name = app.node, app.task(task, "Add --task NAME")
+    by_type = config.commands(node.home / "config.toml")
+    for words in (command, *by_type.values()):
+        _check(words[0])
+    plan = Plan(
+        name, command, agent_type, Path.cwd(), Limits(max_iterations), minutes * 60,
+        budget or _own_budget(app, name), node.settings["loop.pause_seconds"],
+        by_type, program(),
+    )  # fmt: skip
+    done = Loop(app.service, plan, _watcher()).run()
+    app.emit(done._asdict(), lambda: _told(done))
+    if done.stopped != "complete":
+        ctx.exit(3 if done.stopped in _ATTENTION else 1)
+
+
+def _check(word: str) -> None:
+    if shutil.which(word) is None:
+        raise UsageError(f"there is no program {word!r}", "Name one that is on the PATH.")
+
+
+def _own_budget(app: App, task: str) -> int | None:
+    row = app.node.store.row("task", (task,))
+    return row[2] if row else None
+
+
+def _watcher() -> Watcher:
+    """What the command says goes to standard error: standard output is for the result."""
+    from syncd.loop import Watcher
+
+    terminal = sys.stderr.isatty()
+
+    def show(data: bytes) -> None:
+        sys.stderr.buffer.write(data)
+        sys.stderr.buffer.flush()
+
+    def progress(line: str) -> None:
+        if terminal:
+            click.echo(f"\r\033[K{click.style(line, dim=True)}\r", err=True, nl=False)
+
+    return Watcher(show, progress)
+
+
+def _told(done: Report) -> str:
+    runs = render.count(done.iterations, "run", "runs")
+    spent = f", {done.tokens:,} tokens" if done.tokens else ""
+    lines = [f"{_WORDS[done.stopped]} {runs}{spent}, {done.seconds:g} s."]
+    if done.stopped != "complete":
+        lines.append(f"Newest checkpoint: {done.checkpoint_id}; `syncd resume` shows what is next.")
+    return "\n".join(lines)

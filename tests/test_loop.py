@@ -1,0 +1,402 @@
+"""The supervised loop: real commands that end well, badly, late or never."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemons import until
+from machines import SYNCD, Machine, Runner, runner
+
+from syncd.loop.child import TAIL_BYTES, Command, Ran, run
+from syncd.loop.judge import (
+    BLOCKED,
+    BUDGET,
+    COMPLETE,
+    CRASHED,
+    HANDOFF,
+    ITERATIONS,
+    NO_PROGRESS,
+    RATE_LIMITED,
+    SAME_ERROR,
+    TIMED_OUT,
+    WENT_ON,
+    Found,
+    Iteration,
+    Limits,
+    judged,
+    last_words,
+    pause,
+    verdict,
+)
+
+__all__ = ["runner"]
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+def ran(
+    program: str, folder: Path, seconds: float = 20.0, prompt: bytes = b"",
+    tick: Callable[[], None] = lambda: None, shown: list[bytes] | None = None,
+) -> Ran:  # fmt: skip
+    words = [sys.executable, "-c", program, str(folder)]
+    command = Command(words, prompt, dict(os.environ), folder)
+    return run(command, seconds, (shown if shown is not None else []).append, tick)
+
+
+def test_a_command_gets_its_prompt_and_is_heard(tmp_path: Path) -> None:
+    shown: list[bytes] = []
+    done = ran("import sys; print(sys.stdin.read()[::-1]); sys.exit(3)", tmp_path, prompt=b"abc",
+               shown=shown)  # fmt: skip
+    assert (done.exit_code, done.timed_out, done.tail) == (3, False, "cba\n")
+    assert b"".join(shown) == b"cba\n"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "pass",
+        "import sys; sys.stdin.close()",
+        "import os; os.close(0); os.close(1); os.close(2)",
+        "import sys; sys.stdin.read(10)",
+    ],
+)
+def test_one_that_does_not_read_its_prompt_holds_nothing_up(tmp_path: Path, program: str) -> None:
+    assert ran(program, tmp_path, prompt=b"x" * 3_000_000).exit_code == 0
+
+
+def test_one_that_closes_its_output_and_works_on_is_waited_for(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, sys, time; os.close(1); os.close(2); time.sleep(0.5)\n"
+        "pathlib.Path(sys.argv[1], 'done').touch()"
+    )
+    assert ran(program, tmp_path).exit_code == 0
+    assert (tmp_path / "done").exists()
+
+
+def test_a_hundred_megabytes_of_output_take_no_memory_and_the_end_is_kept(tmp_path: Path) -> None:
+    program = "import sys\nfor _ in range(100): sys.stdout.write('y' * 1_000_000)\nprint('the end')"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    done = run(Command([sys.executable, "-c", program], b"", dict(os.environ), tmp_path), 60,
+               lambda _: None, lambda: None)  # fmt: skip
+    assert done.exit_code == 0
+    assert done.tail.endswith("the end\n")
+    assert len(done.tail) <= TAIL_BYTES
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000
+
+
+NOTES_ITS_GROUP = (
+    "import os, pathlib, sys\npathlib.Path(sys.argv[1], 'group').write_text(str(os.getpgrp()))\n"
+)
+HANGS = "import time; time.sleep(100)"
+IGNORES = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {HANGS}"
+FORKS = f"import os; os.fork(); os.fork(); {HANGS}"
+
+
+@pytest.mark.parametrize("program", [HANGS, FORKS])
+def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path, program: str) -> None:
+    done = ran(NOTES_ITS_GROUP + program, tmp_path, seconds=0.7)
+    assert done.timed_out
+    assert done.exit_code < 0
+    assert gone(int((tmp_path / "group").read_text()))
+
+
+def test_one_that_does_not_heed_being_asked_is_made_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("syncd.loop.child._GRACE_SECONDS", 0.3)
+    done = ran(IGNORES, tmp_path, seconds=0.7)
+    assert (done.exit_code, done.timed_out) == (-9, True)
+
+
+def test_what_a_command_leaves_running_with_its_output_open_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    program = (
+        "import os, pathlib, sys, time\n"
+        "if os.fork() == 0: time.sleep(30); os._exit(0)\n"
+        "pathlib.Path(sys.argv[1], 'group').write_text(str(os.getpgrp())); print('done')"
+    )
+    began = time.monotonic()
+    done = ran(program, tmp_path)
+    assert (done.exit_code, done.tail) == (0, "done\n")
+    assert time.monotonic() - began < 15
+    os.killpg(int((tmp_path / "group").read_text()), 9)
+
+
+def test_whatever_interrupts_the_loop_ends_the_command_too(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        if (tmp_path / "group").exists() and (tmp_path / "group").read_text():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ran(NOTES_ITS_GROUP + HANGS, tmp_path, tick=interrupted)
+    assert gone(int((tmp_path / "group").read_text()))
+
+
+def gone(group: int) -> bool:
+    def ended() -> bool:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    until(ended, 10)
+    return True
+
+
+# --- what came of it ------------------------------------------------------------------------------
+
+USUAL = Found(0, False, "", "in_progress", "implementing", "", "", "mark", False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({}, WENT_ON),
+        ({"status": "complete"}, COMPLETE),
+        ({"status": "complete", "exit_code": 1}, COMPLETE),
+        ({"phase": "handoff"}, HANDOFF),
+        ({"status": "blocked"}, BLOCKED),
+        ({"status": "escalated"}, BLOCKED),
+        ({"exit_code": 1}, CRASHED),
+        ({"exit_code": -9}, CRASHED),
+        ({"exit_code": 1, "phase": "handoff"}, CRASHED),
+        ({"timed_out": True, "exit_code": -15}, TIMED_OUT),
+        ({"exit_code": 1, "tail": "Error 429: Too Many Requests"}, RATE_LIMITED),
+        ({"exit_code": 1, "tail": "rate_limit_error"}, RATE_LIMITED),
+        ({"exit_code": 0, "tail": "I wrote about rate limits"}, WENT_ON),
+        ({"reason": "rate_limit"}, RATE_LIMITED),
+    ],
+)
+def test_what_came_of_a_run(changes: dict[str, object], outcome: str) -> None:
+    assert judged(USUAL._replace(**changes)).outcome == outcome  # type: ignore[arg-type]
+
+
+def its(*outcomes: str, error: str = "", mark: str = "") -> list[Iteration]:
+    """Each with a mark of its own, unless one is given."""
+    return [Iteration(word, error, mark or str(number)) for number, word in enumerate(outcomes)]
+
+
+LIMITS = Limits(iterations=10)
+
+
+def test_the_loop_goes_on_until_the_task_is_complete() -> None:
+    assert verdict(its(WENT_ON), LIMITS) == ""
+    assert verdict(its(WENT_ON, COMPLETE), LIMITS) == COMPLETE
+    assert verdict(its(WENT_ON, BLOCKED), LIMITS) == BLOCKED
+    assert verdict(its(*[WENT_ON] * 9), LIMITS) == ""
+    assert verdict(its(*[WENT_ON] * 10), LIMITS) == ITERATIONS
+
+
+def test_a_spent_budget_ends_it_unless_the_work_is_done() -> None:
+    assert verdict(its(WENT_ON), LIMITS, over_budget=True) == BUDGET
+    assert verdict(its(COMPLETE), LIMITS, over_budget=True) == COMPLETE
+
+
+@pytest.mark.parametrize(("runs", "word"), [(2, ""), (3, NO_PROGRESS), (4, NO_PROGRESS)])
+def test_three_runs_that_change_nothing_are_enough(runs: int, word: str) -> None:
+    assert verdict(its(*[WENT_ON] * runs, mark="same"), LIMITS, "same") == word
+
+
+def test_the_first_change_counts_as_progress() -> None:
+    assert verdict(its(*[WENT_ON] * 3, mark="new"), LIMITS, "old") == ""
+    assert verdict(its(*[WENT_ON] * 4, mark="new"), LIMITS, "old") == NO_PROGRESS
+
+
+@pytest.mark.parametrize(("runs", "word"), [(4, ""), (5, SAME_ERROR), (6, SAME_ERROR)])
+def test_five_times_the_same_error_are_enough(runs: int, word: str) -> None:
+    history = [
+        Iteration(CRASHED, f"line {number} at 0x{number}f: boom", str(number))
+        for number in range(runs)
+    ]
+    assert verdict(history, LIMITS) == word
+
+
+def test_another_error_begins_anew() -> None:
+    history = its(*[CRASHED] * 4, error="boom") + its(CRASHED, error="bang")
+    assert verdict(history, LIMITS) == ""
+
+
+def test_being_refused_for_a_while_is_no_lack_of_progress() -> None:
+    history = its(*[RATE_LIMITED] * 4, mark="same")
+    assert verdict(history, Limits(iterations=99), "same") == ""
+
+
+@pytest.mark.parametrize(
+    ("tail", "refusals", "seconds"),
+    [("", 1, 30), ("", 2, 60), ("", 3, 120), ("", 50, 30 * 64), ("retry after 7 s", 3, 7),
+     ("Please try again in 45 seconds", 1, 45), ("Retry-After: 12", 1, 12)],
+)  # fmt: skip
+def test_how_long_to_wait_after_being_refused(tail: str, refusals: int, seconds: float) -> None:
+    assert pause(tail, refusals, 30.0) == seconds
+
+
+def test_the_last_words_are_the_last_line_that_says_anything() -> None:
+    assert last_words("one\ntwo \n\n  \n") == "two"
+    assert last_words("") == ""
+    assert len(last_words("x" * 10_000)) == 300
+
+
+# --- the loop -------------------------------------------------------------------------------------
+
+# Takes its part of a list of what it does in each iteration.
+AGENT = """
+import json, os, subprocess, sys
+said = sys.stdin.read() if "-" not in sys.argv[2:] else ""
+number = int(os.environ["SYNCD_ITERATION"])
+with open("runs", "a") as file:
+    who = {name: os.environ[name] for name in os.environ if name.startswith("SYNCD_")}
+    file.write(json.dumps({"stdin": said, "argv": sys.argv[2:], **who}) + "\\n")
+parts = sys.argv[1].split(";")
+part = parts[min(number, len(parts)) - 1]
+if part.startswith("exit"):
+    print("it went wrong in line", number)
+    sys.exit(int(part.split()[1]))
+if part == "hang":
+    import time; time.sleep(60)
+if part:
+    words = ["checkpoint", "create", *part.split(), "--tokens", "10"]
+    subprocess.run([sys.executable, "-m", "syncd", *words], check=True, stdout=subprocess.DEVNULL)
+"""
+
+
+class Bench:
+    """A place where agents work."""
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        self.machine = machine
+        self.folder = folder
+        (folder / "agent.py").write_text(AGENT)
+
+    def loop(self, plan: str, *options: str, words: tuple[str, ...] = ()) -> tuple[int, Any]:
+        agent = (sys.executable, "agent.py", plan, *words)
+        start = (SYNCD, "--home", str(self.machine.home), "loop", "--task", "t", "--json")
+        done = subprocess.run([*start, *options, "--", *agent], cwd=self.folder, text=True,
+                              capture_output=True, timeout=60)  # fmt: skip
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    def runs(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "runs").read_text().splitlines()]
+
+    def latest(self) -> Any:
+        return self.machine.json("checkpoint", "latest", "t")
+
+
+@pytest.fixture
+def place(runner: Runner, home: Path, tmp_path: Path) -> Bench:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return Bench(Machine(runner, home), folder)
+
+
+def test_it_runs_until_the_task_is_complete_and_each_run_begins_where_the_last_ended(
+    place: Bench,
+) -> None:
+    code, done = place.loop("--completed one --pending two;--completed two --status complete")
+    assert (code, done["stopped"], done["iterations"]) == (0, "complete", 2)
+    assert done["tokens"] == 20
+    first, second = place.runs()
+    assert "Nothing was recorded" in first["stdin"]
+    assert "- one" in second["stdin"]
+    assert first["SYNCD_TASK"] == second["SYNCD_TASK"] == "t"
+    assert first["SYNCD_SESSION"] != second["SYNCD_SESSION"]
+    assert (first["SYNCD_ITERATION"], second["SYNCD_ITERATION"]) == ("1", "2")
+    assert place.latest()["metadata"]["agent_id"] == second["SYNCD_AGENT"]
+
+
+def test_the_prompt_comes_as_a_word_or_as_a_file_where_the_command_says_so(place: Bench) -> None:
+    plan = "--completed one --status complete"
+    place.loop(plan, words=("-", "{prompt}", "{prompt_file}"))
+    [run] = place.runs()
+    assert "Nothing was recorded" in run["argv"][1]
+    assert run["argv"][2] == run["SYNCD_PROMPT_FILE"]
+    assert run["stdin"] == ""
+
+
+def test_an_agent_that_writes_nothing_has_it_written_for_it(place: Bench) -> None:
+    code, done = place.loop("--completed one;exit 7;", "--max-iterations", "2")
+    assert (code, done["stopped"], done["outcomes"]) == (3, "iterations", ["went_on", "crashed"])
+    latest = place.latest()
+    assert latest["execution_state"]["completed_items"] == ["one"], "nothing that was done is lost"
+    assert latest["execution_state"]["error"] == "it went wrong in line 2"
+    assert "ended with 7" in latest["recovery"]["resume_instructions"]
+    assert latest["metadata"]["reason"] == "failure"
+
+
+def test_runs_that_change_nothing_end_it_and_files_count_as_a_change(place: Bench) -> None:
+    code, done = place.loop("", "--max-iterations", "9")
+    assert (code, done["stopped"], done["iterations"]) == (3, "no_progress", 3)
+
+
+def test_the_same_error_five_times_ends_it_though_something_changes(place: Bench) -> None:
+    subprocess.run(["git", "init", "-q", str(place.folder)], check=True)
+    code, done = place.loop("exit 3", "--max-iterations", "9")  # each run adds a line to a file
+    assert (code, done["stopped"], done["iterations"]) == (1, "same_error", 5)
+
+
+def test_one_that_hangs_is_ended_after_its_time(place: Bench) -> None:
+    code, done = place.loop("hang", "--timeout", "0.02", "--max-iterations", "1")
+    assert (code, done["outcomes"]) == (3, ["timed_out"])
+    assert "ran out of time" in place.latest()["recovery"]["resume_instructions"]
+
+
+def test_a_spent_budget_ends_it(place: Bench) -> None:
+    plan = ";".join(f"--completed step{number}" for number in range(9))
+    code, done = place.loop(plan, "--budget", "20")
+    assert (code, done["stopped"], done["tokens"]) == (3, "budget", 30)
+
+
+def test_a_blocked_task_waits_for_a_person(place: Bench) -> None:
+    code, done = place.loop("--blocked decision --status blocked")
+    assert (code, done["stopped"], done["iterations"]) == (3, "blocked", 1)
+
+
+def test_after_a_hand_off_the_next_phases_agent_runs_if_it_has_a_command(place: Bench) -> None:
+    next_plan = "x;x;--completed checked --status complete"
+    command = [sys.executable, "agent.py", next_plan, "as qa"]
+    (place.machine.home).mkdir(exist_ok=True)
+    (place.machine.home / "config.toml").write_text(
+        f"[agents.qa]\ncommand = {json.dumps(command)}\n"
+    )
+    code, done = place.loop("--phase implementing --completed a;--phase handoff --completed b")
+    assert (code, done["outcomes"]) == (0, ["went_on", "handoff", "complete"])
+    assert [run["SYNCD_AGENT_TYPE"] for run in place.runs()] == ["implementation"] * 2 + ["qa"]
+    assert place.runs()[-1]["argv"] == ["as qa"]
+
+
+def test_an_agent_without_a_command_in_the_settings_is_named(place: Bench) -> None:
+    place.machine.home.mkdir(exist_ok=True)
+    (place.machine.home / "config.toml").write_text("[agents.qa]\ncomand = 'x'\n")
+    result = place.machine.run("loop", "--task", "t", "--json", "--", "true")
+    assert result.code == 2
+    assert "[agents.qa] needs a command" in result.error()["message"]
+
+
+def test_a_command_that_does_not_exist_is_said_at_once(place: Bench) -> None:
+    result = place.machine.run("loop", "--task", "t", "--json", "--", "no-such-agent")
+    assert result.code == 2
+    assert "no-such-agent" in result.error()["message"]
+
+
+def test_ctrl_c_ends_the_agent_and_leaves_a_checkpoint(place: Bench) -> None:
+    words = [SYNCD, "--home", str(place.machine.home), "loop", "--task", "t", "--", sys.executable,
+             "agent.py", "hang"]  # fmt: skip
+    with subprocess.Popen(words, cwd=place.folder, stderr=subprocess.PIPE, text=True) as process:
+        until((place.folder / "runs").exists)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Interrupted" in said
+    assert "interrupted by the user" in place.latest()["recovery"]["resume_instructions"]
