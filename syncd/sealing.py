@@ -135,13 +135,15 @@ def shown(node: Node) -> dict[str, Any]:
 
 
 def _signing(node: Node) -> dict[str, Any]:
-    """The id of this home and its key, and those that it had before, the first one first."""
+    """The id of this home and its key, and those that it had before, the first one first. Last
+    come ids that only have the same key: of copies, or of entries that could not stay where they
+    were."""
     key, exchange = node.key, Exchange(node.store)
     ended, keys = exchange.former_ids(), exchange.keys()
     ids = {row[0] for row in node.store.rows("own_ids")} - {exchange.device_id}
     former = [
         {"device_id": name, "fingerprint": fingerprint(keys[name]), "until": ended.get(name)}
-        for name in sorted(ids, key=lambda name: (ended.get(name, ""), name))
+        for name in sorted(ids, key=lambda name: (ended.get(name, "later"), name))
     ]
     return {"device_id": exchange.device_id, "signing_key": fingerprint(key.public()),
             "former": former}  # fmt: skip

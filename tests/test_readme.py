@@ -82,7 +82,8 @@ def test_the_resume_prompt_is_as_shown(tmp_path: Path) -> None:
     (shop / "src").mkdir(parents=True)
     for name in ("toggle.ts", "theme.css"):
         (shop / "src" / name).write_text(name)
-    commit(git(shop, "init", "-q") or shop)
+    git(shop, "init", "-q")
+    commit(shop)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
     del environment["SYNCD_HOME"]

@@ -51,6 +51,10 @@ def rotated(machine: Machine, *words: str) -> str:
     return device_of(machine)
 
 
+def former_of(machine: Machine) -> list[str]:
+    return [former["device_id"] for former in machine.json("keys", "show")["former"]]
+
+
 def key_files(home: Path) -> set[str]:
     return {file.name for file in (home / "keys").iterdir()}
 
@@ -433,6 +437,7 @@ def test_another_login_takes_what_was_not_sent_under_the_old_key(team: Team) -> 
     ann.environment["SYNCD_CLOUD_DSN"] = team.login()
     team.agree()
     assert len(bob.sql("SELECT DISTINCT device_id FROM log")) == 3
+    assert orjson.loads(ann.state("left")) == [former_of(ann)[0]], "it is not asked for again"
 
 
 def test_another_login_before_anything_came_under_the_new_key(team: Team) -> None:
@@ -605,6 +610,35 @@ def test_a_copied_home_and_a_change_of_the_key(
         machine.create("v")
     team.agree()
     assert device_of(ann) != device_of(copy)
+
+
+def test_two_copies_with_keys_of_their_own_that_part_with_the_same_entry(
+    team: Team, tmp_path: Path
+) -> None:
+    """It comes twice, from two devices that cannot be one: the first one is taken, and nothing is
+    lost."""
+    ann, bob = team.machine(), team.machine()
+    ann.create()
+    team.settle(ann, bob)
+    other = ann.copied_to(tmp_path / "other")
+    shared = ann.create("u")
+    copy = ann.copied_to(tmp_path / "copy")
+    other.create("v")
+    other.sync()
+    for machine in (ann, copy):
+        rotated(machine)
+        machine.sync()
+    reasons = "SELECT entry_id, reason FROM quarantine WHERE state = 'open'"
+    assert ann.sql(reasons) == []
+    assert copy.sql(reasons) == [(shared, "its id is in use by another entry")]
+    copy.ok("quarantine", "drop", shared)
+    copy.create()
+    for machine in (copy, ann, other, bob):
+        machine.sync()
+        assert machine.json("checkpoint", "show", shared)["verified"]
+        assert machine.json("audit", "verify")["ok"]
+        assert machine.json("prove")["ok"]
+        assert machine.sql(reasons) == []
 
 
 @pytest.mark.parametrize("image", [False, True], ids=["cp -a", "disk image"])

@@ -258,6 +258,17 @@ def test_what_another_program_recorded_of_generated_files_is_left_out(
     assert claimed(service, repository) == {}
 
 
+def test_a_recorded_commit_is_never_an_option_of_git(
+    service: CheckpointService, repository: Path, tmp_path: Path
+) -> None:
+    """It may come from anybody's machine."""
+    here = captured(repository, {})
+    files = {"gone.py": "0" * 64}
+    saved(service, workspace={**here, "head": f"--output={tmp_path}/written", "files": files})
+    assert claimed(service, repository)["file gone.py"] == "missing"
+    assert not [*tmp_path.glob("written*")]
+
+
 def test_without_a_record_a_named_file_cannot_be_checked(service: CheckpointService) -> None:
     saved(service, metrics={"files_modified": ["a.py"]})
     assert states(resume(service))["file a.py"] == ("UNVERIFIED", "its content was not recorded")

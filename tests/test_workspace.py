@@ -225,6 +225,32 @@ def test_a_change_that_is_not_committed_is_told(tmp_path: Path, change: str) -> 
     assert captured["dirty"] is True
 
 
+def test_git_says_which_files_changed_and_which_are_new(tmp_path: Path) -> None:
+    top = repository(tmp_path / "top")
+    (top / "? old.py").write_text("print(2)\n" * 9)
+    git(top, "add", ".")
+    git(top, "commit", "--quiet", "-m", "second")
+    git(top, "mv", "? old.py", "new name.py")
+    (top / "a.py").write_text("changed")
+    (top / "häß\n.py").write_text("fresh")
+    (top / "node_modules").mkdir()
+    (top / "node_modules" / "x.js").write_text("")
+    found = workspace.status(top)
+    assert found
+    assert found.head == git(top, "rev-parse", "HEAD")
+    assert sorted(found.changes) == ["a.py", "häß\n.py", "new name.py"]
+    assert found.fresh == ["häß\n.py"]
+
+
+def test_ignored_files_are_left_out_unless_they_are_committed(tmp_path: Path) -> None:
+    top = repository(tmp_path / "top")
+    (top / ".gitignore").write_text("*.gen\n")
+    for name in ("x.gen", "kept.gen"):
+        (top / name).write_text("x")
+    git(top, "add", "--force", "kept.gen")
+    assert list(files(top, "x.gen", "kept.gen", "a.py")) == ["kept.gen", "a.py"]
+
+
 def test_an_ignored_file_is_no_change(tmp_path: Path) -> None:
     top = repository(tmp_path / "top")
     (top / ".gitignore").write_text("*.log\n")
