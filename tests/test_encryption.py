@@ -546,7 +546,8 @@ SAMPLE = (
     "tests/test_retention.py::test_a_conflict_about_what_was_erased_is_closed",
 )
 ALL = ("tests/test_tenancy.py", "tests/test_sync.py", "tests/test_healing.py",
-       "tests/test_convergence.py", "tests/test_retention.py", "tests/test_network.py")  # fmt: skip
+       "tests/test_convergence.py", "tests/test_retention.py", "tests/test_network.py",
+       "tests/test_rotation.py")  # fmt: skip
 
 
 def test_the_stories_of_sync_and_tenancy_hold_with_sealed_entries_too() -> None:

@@ -36,7 +36,7 @@ def test_the_log_is_json_and_no_secret_is_in_it_at_any_level(team: Team, ann: Ma
     with daemon_of(ann, "--verbose", **QUICK) as a:
         a.online()
         ann.create()
-        until(lambda: sent(ann))
+        until(lambda: sent(ann) and a.events("pushed"))
         with away(team):
             a.offline()
         a.online()

@@ -161,9 +161,9 @@ def test_a_resolved_blocker_an_escalation_and_notes_are_told(service: Checkpoint
     assert part(prompt, "Task") == ["- Generate the plan"]
     assert part(prompt, "Blocked") == [
         "- Resolved by BOSS: no data. loaded",
-        "- no data (nothing runs; way out: ask Bob)",
         "- Escalated to BOSS: stuck; which plan",
         "- Last error: timeout of the solver",
+        "- no data (nothing runs; way out: ask Bob)",
     ]
     assert part(prompt, "Left by the agent before") == [
         "- begin with the solver", "- To undo: drop the table",
@@ -474,6 +474,7 @@ def test_another_machines_work_is_resumed_with_its_signature_conflicts_and_forks
     assert ann.json("resume", "other")["conflicts"] == []
 
 
+@pytest.mark.plain
 def test_without_the_shared_key_it_says_which_is_missing(team: Team) -> None:
     ann, bob = team.machine(), team.machine()
     ann.ok("keys", "encrypt", "--mode", "end_to_end")
@@ -484,6 +485,7 @@ def test_without_the_shared_key_it_says_which_is_missing(team: Team) -> None:
     assert bob.json("resume", "t")["verified"] is True
 
 
+@pytest.mark.plain
 def test_parents_sealed_with_a_key_that_is_not_here_are_checked_by_their_headers(
     team: Team,
 ) -> None:

@@ -56,7 +56,7 @@ def former_of(machine: Machine) -> list[str]:
 
 
 def key_files(home: Path) -> set[str]:
-    return {file.name for file in (home / "keys").iterdir()}
+    return {file.name for file in (home / "keys").glob("signing*")}
 
 
 def sound(node: Node) -> list[str]:
@@ -99,6 +99,7 @@ def test_the_first_entry_under_the_new_key_has_the_old_keys_word(
     assert sound(service.node) == []
 
 
+@pytest.mark.plain
 def test_what_the_command_says_and_shows(team: Team) -> None:
     ann = team.blank()
     ann.create("t")
@@ -265,6 +266,7 @@ def killed_at(line: int, home: Path) -> bool:
     return code != 0
 
 
+@pytest.mark.plain
 def test_a_change_that_is_killed_anywhere_leaves_the_old_key_or_the_new_one(
     home: Path, service: CheckpointService
 ) -> None:

@@ -269,6 +269,16 @@ def test_a_recorded_commit_is_never_an_option_of_git(
     assert not [*tmp_path.glob("written*")]
 
 
+@pytest.mark.parametrize("digest", ["", "0" * 63, "missing"])
+def test_what_is_no_digest_proves_nothing(
+    service: CheckpointService, repository: Path, digest: str
+) -> None:
+    here = captured(repository, {})
+    metrics = {"files_modified": ["ghost.py"]}
+    saved(service, metrics=metrics, workspace={**here, "files": {"ghost.py": digest}})
+    assert [*claimed(service, repository)] == ["file ghost.py"]
+
+
 def test_without_a_record_a_named_file_cannot_be_checked(service: CheckpointService) -> None:
     saved(service, metrics={"files_modified": ["a.py"]})
     assert states(resume(service))["file a.py"] == ("UNVERIFIED", "its content was not recorded")

@@ -80,6 +80,7 @@ class Exchanger(threading.Thread):
         self._report_at = self._announce_at = self._look_at = _NEVER
         self._looks = 0
         self._stop_by = _NEVER
+        self._failure = ""
 
     # --- from other threads -------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ class Exchanger(threading.Thread):
             except KeyChangedError:  # by another process: who connects anew has the new one
                 self._hang_up()
                 self._exchange(wanted)
-            self.breaker = Breaker()
+            self.breaker, self._failure = Breaker(), ""
         except UnconfiguredError:
             self.cloud, self.breaker = Cloud(), Breaker()
             self._report_at = self._announce_at = _NEVER
@@ -307,17 +308,18 @@ class Exchanger(threading.Thread):
         self._hang_up()
         cap = self._node.settings["daemon.retry_seconds"]
         chance = 1.0 if isinstance(error, LoginRefusedError) else random.random()  # noqa: S311
-        known = self.cloud.last_error
+        known, self._failure = self._failure, error.code
         self.breaker = self.breaker.failed(time.monotonic(), chance, cap)
         self.cloud = self.cloud._replace(
             state=OFFLINE if isinstance(error, ReplicaError) else self.cloud.state,
             last_error=error.message, remedy=error.remedy,
             as_of=clock.iso(clock.wall_ms()), needs_person=not error.passes,
         )  # fmt: skip
-        say = logs.debug if known == self.cloud.last_error else logs.warning
+        # What a server that comes and goes says differs from time to time: one piece of news.
+        say = logs.debug if known == error.code else logs.warning
         wait = round(self.breaker.retry_at - time.monotonic(), 1)
         say("not reached", why=error.message, next_attempt_s=wait)
-        if known != self.cloud.last_error:
+        if known != error.code:
             with suppress(SyncdError):
                 exchange = Exchange(self._node.store)
                 exchange.note(0, 0, error)

@@ -12,6 +12,7 @@ from syncd import workspace
 from syncd.resume.text import items, mapping
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 # New files are looked at one by one for the content of a file that is gone.
 _LOOKED_AT = 100
 
@@ -51,7 +52,7 @@ def recorded(document: Mapping[str, Any]) -> Recorded | None:
     repository, branch, head = (_text(found.get(name)) for name in ("repository", "branch", "head"))
     return Recorded(
         repository, branch, head if _COMMIT.fullmatch(head) else "", found.get("dirty") is True,
-        {path: digest for path, digest in named.items() if isinstance(digest, str)},
+        {path: digest for path, digest in named.items() if _DIGEST.fullmatch(_text(digest))},
     )  # fmt: skip
 
 

@@ -42,7 +42,9 @@ class Facts(NamedTuple):
 
 
 def sections(facts: Facts) -> list[Section]:
-    """In the order in which they are read."""
+    """In the order in which they are read. The number of each is the rank of its first line: what
+    it is about, the newest done (100) and decided (200), now and next (300), how to write
+    checkpoints (400), what blocks (450); then the rest of these, and all else."""
     document = facts.document
     state = mapping(document.get("execution_state"))
     context = mapping(document.get("context_summary"))
@@ -57,7 +59,7 @@ def sections(facts: Facts) -> list[Section]:
         _texts("in progress", "## In progress", _in_progress(state), 300),
         _first("pending", "## Pending", _pending(state), 350, _item),
         _first("next steps", "## Next steps", items(state.get("next_steps")), 360, _item),
-        _first("blocked", "## Blocked", [*_blocked(state, recovery)], 450),
+        _first("blocked", "## Blocked", [*_blocked(state, recovery)], 450, str),
         _first("constraints", "## Constraints", items(context.get("constraints")), 680),
         _first("assumptions", "## Assumed", items(context.get("assumptions")), 900),
         _first("dependencies", "## Relied upon", relied, 910),
@@ -65,7 +67,7 @@ def sections(facts: Facts) -> list[Section]:
         _files(facts.claims),
         _texts("criteria", "## Done when", _criteria(document), 670),
         _checked(facts.claims),
-        _newest("chain", "## Chain", [*told(document, facts.line)], 940),
+        _newest("chain", "## Chain", [*told(document, facts.line)], 940, str),
         _texts("the agent's notes", "## Left by the agent before", _left(recovery), 660),
         _block("instructions", "## Instructions", _INSTRUCTIONS, 650),
         _block("how to write checkpoints", "## Your checkpoints", _how(facts), 400),
@@ -161,13 +163,13 @@ def _blocked(state: Mapping[str, Any], recovery: Mapping[str, Any]) -> Iterator[
     if solved := text(resolution.get("resolution")):
         was, by = text(resolution.get("original_blocker")), text(resolution.get("resolved_by"), 80)
         yield f"Resolved{f' by {by}' if by else ''}: {was or 'the blocker'}. {solved}"
-    yield from map(_blocker, items(state.get("blocked_items")))
     escalation = mapping(recovery.get("escalation"))
     to, *why = (text(escalation.get(name)) for name in ("to", "reason", "decision_needed"))
     if to or any(why):
         yield f"Escalated to {to or 'somebody'}: {'; '.join(filter(None, why))}"
     if error := text(state.get("error")):
         yield f"Last error: {error}"
+    yield from map(_blocker, items(state.get("blocked_items")))
 
 
 def _left(recovery: Mapping[str, Any]) -> Iterator[str]:
