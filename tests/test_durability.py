@@ -124,8 +124,12 @@ def test_a_kill_during_first_use_leaves_a_home_that_the_next_start_completes(
 
 def test_a_word_given_too_early_would_be_noticed(home: Path) -> None:
     """The control of the two tests above: they do see what was promised and is not there."""
-    said = [i for ids in apart(killed, [home] * 20, 0.06, True) for i in ids]
-    assert set(said) - set(audit(home).created)
+    said: list[str] = []
+    for delay in (0.06, 0.3, 1.0):  # a busy machine may not even have begun by then
+        said += [i for ids in apart(killed, [home] * 20, delay, True) for i in ids]
+        if set(said) - set(audit(home).created):
+            return
+    raise AssertionError(f"none of {len(said)} was missed")
 
 
 # --- loss of power ----------------------------------------------------------------------------

@@ -353,6 +353,7 @@ def test_keys_changed_again_and_again(team: Team) -> None:
     assert said == dict(zip(ids[1:], ids, strict=False))
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("mode", [AT_REST, END_TO_END])
 def test_a_key_changed_where_everything_is_sealed(team: Team, mode: str) -> None:
     ann, bob = team.machine(), team.machine()
