@@ -192,6 +192,33 @@ CREATE TABLE syncd.conflicts (
 );
 CREATE INDEX conflicts_by_entity ON syncd.conflicts (organization_id, entity, entity_id);
 
+-- When agents gave their last sign of life, by this server's clock: state, not history.
+CREATE TABLE syncd.agents (
+  organization_id uuid        NOT NULL,
+  device_id       uuid        NOT NULL,
+  agent_id        text        NOT NULL,
+  task_id         text        NOT NULL,
+  agent_type      text        NOT NULL,
+  session_id      text        NOT NULL,
+  seen_at         timestamptz NOT NULL,
+  PRIMARY KEY (organization_id, device_id, agent_id, task_id)
+);
+
+-- What agents were told. `content` is NULL if it is sealed.
+CREATE TABLE syncd.messages (
+  organization_id uuid        NOT NULL,
+  id              text        NOT NULL,
+  task_id         text        NOT NULL,
+  sender          text        NOT NULL,
+  recipient       text        NOT NULL,
+  content         jsonb,
+  created_at      timestamptz NOT NULL,
+  acknowledged_at timestamptz,
+  entry_id        uuid        NOT NULL,
+  PRIMARY KEY (organization_id, id)
+);
+CREATE INDEX messages_by_recipient ON syncd.messages (organization_id, recipient, created_at DESC);
+
 -- --- who may see what -------------------------------------------------------------------------
 
 -- What a member asks with EXPLAIN must not tell of others either:
@@ -206,7 +233,7 @@ DECLARE
   sampled text;
 BEGIN
   FOREACH relation IN ARRAY ARRAY['organizations', 'members', 'logins', 'devices', 'log', 'awaited',
-                                  'tasks', 'checkpoints', 'conflicts'] LOOP
+                                  'tasks', 'checkpoints', 'conflicts', 'agents', 'messages'] LOOP
     EXECUTE format('ALTER TABLE syncd.%I ENABLE ROW LEVEL SECURITY', relation);
     EXECUTE format('ALTER TABLE syncd.%I FORCE ROW LEVEL SECURITY', relation);
     EXECUTE format('CREATE POLICY own ON syncd.%I FOR SELECT
@@ -324,6 +351,9 @@ LANGUAGE sql IMMUTABLE AS $$
         AND pg_catalog.array_position(syncd.named(meta), NULL) IS NULL
         AND pg_catalog.jsonb_typeof(meta -> 'kind') = 'string') IS NOT TRUE THEN
       'its meta is incomplete'
+    WHEN entity = 'message' AND (pg_catalog.octet_length(meta ->> 'sender') <= 2048
+        AND pg_catalog.octet_length(meta ->> 'recipient') <= 2048) IS NOT TRUE THEN
+      'its meta is incomplete'
     -- Fails if it is no number.
     WHEN entity = 'task' AND (meta ->> 'budget')::bigint IS NULL THEN NULL
   END
@@ -398,8 +428,11 @@ RETURNS TABLE (id uuid, kind text, entity text, entity_id text, bases text, winn
                loser uuid, detected_at text, state text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
-  WITH v AS MATERIALIZED (SELECT * FROM syncd.ranked(organization, entities, ids)),
-  weighed AS (
+  WITH v AS MATERIALIZED (
+    SELECT * FROM syncd.ranked(organization, entities, ids)
+    -- Of all else there is nothing to choose: these are facts.
+    WHERE entity IN ('checkpoint', 'task', 'link', 'choice', 'purge')
+  ), weighed AS (
     SELECT r.entry_id AS by_entry, r.effective_hlc AS by_hlc, r.resolution AS how, b.*,
       first_value(b.entry_id) OVER chosen AS winner, first_value(b.at) OVER chosen AS winner_at
     FROM v r JOIN v b ON b.entity = r.entity AND b.entity_id = r.entity_id
@@ -469,7 +502,32 @@ BEGIN
   JOIN syncd.log l ON l.organization_id = organization AND l.cloud_seq = r.cloud_seq
   WHERE r.place = 1 AND r.entity = 'task'
     AND t.organization_id = organization AND t.id = r.entity_id;
+
+  IF 'message' = ANY (entities) THEN
+    PERFORM syncd.settle_messages(organization, entities, ids);
+  END IF;
 END $$;
+
+-- Several machines may have said the same; the first one counts. Who was told has acknowledged it if
+-- anybody says so.
+CREATE FUNCTION syncd.settle_messages(organization uuid, entities text[], ids text[]) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off AS $$
+  INSERT INTO syncd.messages AS m
+  SELECT DISTINCT ON (v.entity_id) organization, v.entity_id, v.meta::jsonb ->> 'task_id',
+    v.meta::jsonb ->> 'sender', v.meta::jsonb ->> 'recipient', syncd.derived(v.body, v.key_id),
+    syncd.at_hlc(v.effective_hlc),
+    (SELECT syncd.at_hlc(min(a.effective_hlc))
+     FROM syncd.versions(organization, ARRAY[v.entity], ARRAY[v.entity_id]) a
+     WHERE a.op = 'acknowledge'),
+    v.entry_id
+  FROM syncd.versions(organization, entities, ids) v
+  WHERE v.entity = 'message' AND v.op = 'create'
+  ORDER BY v.entity_id, v.effective_hlc, v.entry_id
+  ON CONFLICT (organization_id, id) DO UPDATE SET
+    content = excluded.content, created_at = excluded.created_at,
+    acknowledged_at = excluded.acknowledged_at, entry_id = excluded.entry_id
+$$;
 
 CREATE FUNCTION syncd.parents(organization uuid, ids text[]) RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -997,6 +1055,41 @@ BEGIN
   WHERE d.organization_id = organization AND d.device_id = device;
 END $$;
 
+-- Signs of life of a device's agents, each with the milliseconds since; those of all other devices
+-- come back the same way. By this server's clock alone: devices' clocks differ.
+CREATE FUNCTION syncd.presence(organization uuid, device uuid, agents text[], tasks text[],
+                               types text[], sessions text[], ages bigint[])
+RETURNS TABLE (device_id uuid, agent_id text, task_id text, agent_type text, session_id text,
+               age_ms bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+  now timestamptz := syncd.clock();
+BEGIN
+  PERFORM syncd.require(organization, cardinality(agents) > 0);
+  PERFORM syncd.require_device(organization, device, false);
+  IF cardinality(agents) > 1000 THEN
+    RAISE EXCEPTION 'at most 1000 agents at once' USING ERRCODE = 'SY004';
+  END IF;
+  INSERT INTO syncd.agents AS a
+  SELECT DISTINCT ON (i.agent, i.task) organization, device, i.agent, i.task, left(i.type, 512),
+    left(i.session, 512), now - greatest(i.age, 0) * interval '1 ms'
+  FROM unnest(agents, tasks, types, sessions, ages) AS i(agent, task, type, session, age)
+  WHERE octet_length(i.agent) <= 2048 AND octet_length(i.task) <= 2048
+  ORDER BY i.agent, i.task, i.age
+  ON CONFLICT (organization_id, device_id, agent_id, task_id) DO UPDATE SET
+    agent_type = excluded.agent_type, session_id = excluded.session_id,
+    seen_at = excluded.seen_at
+    WHERE excluded.seen_at > a.seen_at;
+  RETURN QUERY SELECT a.device_id, a.agent_id, a.task_id, a.agent_type, a.session_id,
+    greatest(0, extract(epoch FROM now - a.seen_at) * 1000)::bigint
+  FROM syncd.agents a
+  WHERE a.organization_id = organization AND a.device_id <> device
+    AND a.seen_at > now - interval '7 days'
+  ORDER BY a.seen_at DESC LIMIT 10000;
+END $$;
+
 -- Tell listeners that there is news, at most every 50 ms, or more often where few listen; returns
 -- how many milliseconds to wait before asking again, 0 if they were told. Apart from push: a NOTIFY
 -- takes a lock on the whole database when it commits, so that commit does not wait for the disk.
@@ -1037,7 +1130,8 @@ GRANT EXECUTE ON FUNCTION syncd.whoami(), syncd.hello(uuid, uuid, bytea, text),
   syncd.pull(uuid, uuid, bigint, uuid, bigint, integer, bigint),
   syncd.common(uuid, bigint[], uuid[]), syncd.chains(uuid, uuid, bigint[]), syncd.digests(uuid),
   syncd.thousand(uuid, uuid, bigint), syncd.report(uuid, uuid, bigint, bigint),
-  syncd.search(uuid, jsonb, integer)
+  syncd.search(uuid, jsonb, integer),
+  syncd.presence(uuid, uuid, text[], text[], text[], text[], bigint[])
 TO syncd_auditor;
 GRANT EXECUTE ON FUNCTION syncd.introduce(uuid, uuid, bytea), syncd.announce(uuid), syncd.push(uuid, uuid, bigint, bytea, uuid[],
   text[], text[], text[], text[], bigint[], text[], text[], text[], text[], text[], bytea[],

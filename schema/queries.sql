@@ -4,13 +4,21 @@
 -- Where the next entry goes: the newest entry (nearly always this device's own), the latest clock
 -- (an entry of its own that came back may be the newest), whether task and agent are known, this
 -- device's highest number in the task (which is the newest checkpoint's, if that is its own), the
--- task's newest checkpoint, this device's id: a sync may have changed it.
+-- task's current checkpoint, whether the agent is fenced off from the task, this device's id: a sync
+-- may have changed it.
 SELECT h.device_id, h.device_seq, h.chain,
   max(coalesce(h.effective_hlc, 0), coalesce(c.hlc, 0),
       coalesce((SELECT json_extract(value, '$[2]') FROM state WHERE name = 'anchor'), 0)),
   t.id IS NOT NULL,
   EXISTS (SELECT 1 FROM participants p WHERE p.agent_id = ?2 AND p.task_id = ?1),
-  max(coalesce(n.task_seq, 0), coalesce(iif(c.device_id = s.value, c.task_seq, 0), 0)), c.id,
+  max(coalesce(n.task_seq, 0), coalesce(iif(c.device_id = s.value, c.task_seq, 0), 0)),
+  CASE WHEN NOT EXISTS (SELECT 1 FROM fences WHERE task_id = ?1) THEN c.id ELSE (
+    SELECT k.id FROM checkpoints k WHERE k.task_id = ?1 AND NOT EXISTS (
+      SELECT 1 FROM fences f WHERE f.task_id = ?1 AND f.agent_id = k.agent_id
+        AND f.device_id = k.device_id AND k.hlc > f.since AND k.hlc < f.until)
+    ORDER BY k.hlc DESC, k.id DESC LIMIT 1) END,
+  EXISTS (SELECT 1 FROM fences f WHERE f.task_id = ?1 AND f.agent_id = ?2
+    AND f.device_id = s.value AND f.until = 9223372036854775807),
   s.value
 FROM state s
 LEFT JOIN log h ON h.seq = (SELECT max(seq) FROM log)
@@ -66,8 +74,38 @@ ON CONFLICT (child_id, parent_id)
 DO UPDATE SET hlc = excluded.hlc, revision = excluded.revision, seq = excluded.seq
 
 -- current_id --
--- A task's newest checkpoint, whether intact or not.
-SELECT id FROM checkpoints WHERE task_id = ? ORDER BY hlc DESC, id DESC LIMIT 1
+-- A task's newest checkpoint, whether intact or not, leaving out what those wrote who had lost it.
+SELECT c.id FROM checkpoints c WHERE c.task_id = ? AND NOT EXISTS (
+    SELECT 1 FROM fences f WHERE f.task_id = c.task_id AND f.agent_id = c.agent_id
+      AND f.device_id = c.device_id AND c.hlc > f.since AND c.hlc < f.until)
+ORDER BY c.hlc DESC, c.id DESC LIMIT 1
+
+-- newest_of_agent --
+-- The newest checkpoint of a task that an agent wrote on this device.
+SELECT c.id FROM checkpoints c JOIN state s ON s.name = 'device_id' AND s.value = c.device_id
+WHERE c.task_id = ? AND c.agent_id = ? ORDER BY c.hlc DESC, c.id DESC LIMIT 1
+
+-- facts --
+-- All entries of a kind that is no checkpoint, from some place on. Of one that was refused, other
+-- devices have the header alone.
+SELECT entry_id, entity_id, op, device_id, actor, at, effective_hlc, seq, meta FROM log
+WHERE entity <> 'checkpoint' AND entity = ?1 AND seq > ?2 AND (refused IS NULL OR body <> x'')
+ORDER BY seq
+
+-- facts_about --
+-- Those about one thing.
+SELECT entry_id, entity_id, op, device_id, actor, at, effective_hlc, seq, meta FROM log
+WHERE entity <> 'checkpoint' AND entity = ?1 AND entity_id = ?2
+  AND (refused IS NULL OR body <> x'')
+ORDER BY seq
+
+-- drop_fences --
+-- Before a task's claims are folded again.
+DELETE FROM fences WHERE task_id = ?
+
+-- put_fence --
+-- From when to when what a worker writes about a task is a branch.
+INSERT INTO fences VALUES (?, ?, ?, ?, ?)
 
 -- checkpoint --
 -- One checkpoint with its entry.
@@ -82,7 +120,10 @@ SELECT c.*, l.*,
   (SELECT k.parent_id FROM links k WHERE k.child_id = c.id
    ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1)
 FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq
-WHERE c.task_id = ? ORDER BY c.hlc DESC, c.id DESC LIMIT 1
+WHERE c.task_id = ? AND NOT EXISTS (
+    SELECT 1 FROM fences f WHERE f.task_id = c.task_id AND f.agent_id = c.agent_id
+      AND f.device_id = c.device_id AND c.hlc > f.since AND c.hlc < f.until)
+ORDER BY c.hlc DESC, c.id DESC LIMIT 1
 
 -- history --
 -- A task's checkpoints, newest first.
@@ -169,7 +210,10 @@ FROM checkpoints WHERE task_id = ? GROUP BY agent_id, agent_type ORDER BY SUM(to
 
 -- task_status --
 -- The newest checkpoint's status, for a task that has none of its own.
-SELECT status FROM checkpoints WHERE task_id = ? ORDER BY hlc DESC, id DESC LIMIT 1
+SELECT c.status FROM checkpoints c WHERE c.task_id = ? AND NOT EXISTS (
+    SELECT 1 FROM fences f WHERE f.task_id = c.task_id AND f.agent_id = c.agent_id
+      AND f.device_id = c.device_id AND c.hlc > f.since AND c.hlc < f.until)
+ORDER BY c.hlc DESC, c.id DESC LIMIT 1
 
 -- add_problem --
 -- Damage met while reading.
@@ -214,26 +258,26 @@ FROM log WHERE ?1 IS NULL OR json_extract(meta, '$.task_id') = ?1 ORDER BY seq D
 -- Everything a view depends on, entity by entity, first version first. Of an entry that the replica
 -- refused, other devices have only the header.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  cloud_seq IS NOT NULL AND refused IS NULL, purged IS NOT NULL
+  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
 FROM log WHERE refused IS NULL OR body <> x'' OR purged IS NOT NULL
 ORDER BY entity, entity_id, effective_hlc, entry_id
 
 -- versions_of --
 -- The versions of one entity.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  cloud_seq IS NOT NULL AND refused IS NULL, purged IS NOT NULL
+  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
 FROM log WHERE entity_id = ?1 AND entity = ?2 AND entry_id <> entity_id
   AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
 UNION ALL
 SELECT l.seq, l.entry_id, l.device_id, l.entity, l.entity_id, l.op, l.bases, l.at, l.meta, l.hash,
-  l.effective_hlc, l.cloud_seq IS NOT NULL AND l.refused IS NULL, l.purged IS NOT NULL
+  l.effective_hlc, iif(l.refused IS NULL, coalesce(l.cloud_seq, 0), 0), l.purged IS NOT NULL
 FROM checkpoints c JOIN log l ON l.seq = c.first_seq
 WHERE c.id = ?1 AND ?2 = 'checkpoint' AND l.entry_id = c.id
 
 -- version_at --
 -- The version at a place in the log.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  cloud_seq IS NOT NULL AND refused IS NULL, purged IS NOT NULL
+  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
 FROM log WHERE seq = ?
 
 -- branch_of --
@@ -681,7 +725,11 @@ SELECT at FROM attempts WHERE pulled > 0 ORDER BY id DESC LIMIT 1
 -- at_work --
 -- Who wrote the newest checkpoint of each task that is not done, and when.
 SELECT c.agent_id, c.hlc FROM tasks t JOIN checkpoints c
-  ON c.id = (SELECT id FROM checkpoints WHERE task_id = t.id ORDER BY hlc DESC, id DESC LIMIT 1)
+  ON c.id = (
+    SELECT k.id FROM checkpoints k WHERE k.task_id = t.id AND NOT EXISTS (
+      SELECT 1 FROM fences f WHERE f.task_id = t.id AND f.agent_id = k.agent_id
+        AND f.device_id = k.device_id AND k.hlc > f.since AND k.hlc < f.until)
+    ORDER BY k.hlc DESC, k.id DESC LIMIT 1)
 WHERE c.final = 0 AND c.status = 'in_progress' AND t.status NOT IN ('complete', 'failed')
 
 -- own_ids --

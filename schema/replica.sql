@@ -37,6 +37,18 @@ SELECT syncd.announce(%s::uuid)
 -- How far this device has come.
 SELECT syncd.report(%s::uuid, %s::uuid, %s, %s)::text
 
+-- presence --
+-- Signs of life of this device's agents; those of the others come back.
+SELECT device_id::text, agent_id, task_id, agent_type, session_id, age_ms
+FROM syncd.presence(%s::uuid, %s::uuid, %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[])
+
+-- entry --
+-- One entry as the log has it.
+SELECT cloud_seq, batch::text, entry_id::text, device_id::text, device_seq, entity, entity_id, op,
+  bases, hlc, actor, at, key_id, meta, hash, chain, signature, effective_hlc, refused, body,
+  purged_by::text
+FROM syncd.log WHERE organization_id = %s::uuid AND entry_id = %s::uuid AND refused IS NULL
+
 -- common --
 -- The greatest of some cursors that the replica agrees with.
 SELECT syncd.common(%s::uuid, %s::bigint[], %s::text[]::uuid[])

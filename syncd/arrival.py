@@ -15,27 +15,15 @@ import orjson
 
 from syncd import clock
 from syncd.endorsement import unendorsed
-from syncd.entry import CHECKPOINT, CHOICE, CREATE, KEY, LINK, PURGE, TASK, Entry, header_bytes
+from syncd.entry import CHECKPOINT, CREATE, KEY, LEASE, PURGE, Entry, header_bytes
 from syncd.errors import DivergedError
 from syncd.exchange import START, Exchange, Head, settle_forks
 from syncd.purges import expect, purge_in, take_effect
 from syncd.replica import Pulled
 from syncd.seal import DAMAGED, chain_value, digest, signature_valid
+from syncd.shapes import complete
 from syncd.vault import Vault
 from syncd.views import Views, first_version
-
-_TEXT, _NUMBER, _MAYBE, _LIST, _DICT = (str,), (int,), (int, type(None)), (list,), (dict,)
-_SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
-    CHECKPOINT: {
-        "agent": _TEXT, "agent_type": _TEXT, "iteration": _NUMBER, "phase": _TEXT,
-        "status": _TEXT, "reason": _TEXT, "tokens": _NUMBER, "parent": _TEXT,
-    },
-    TASK: {"status": _TEXT, "budget": _MAYBE, "retention": _TEXT},
-    LINK: {"child": _TEXT, "parent": _TEXT},
-    CHOICE: {"fork": _TEXT, "resolution": _TEXT},
-    PURGE: {"entries": _LIST, "kind": _TEXT},
-    KEY: {"continues": _DICT, "public_key": _TEXT, "endorsement": _TEXT},
-}  # fmt: skip
 
 
 class Examined(NamedTuple):
@@ -105,8 +93,7 @@ def _opened(row: Pulled) -> tuple[dict[str, Any] | None, str | None]:
         meta = orjson.loads(row.meta)
     except ValueError:
         return None, None if row.refused is not None else "its meta cannot be read"
-    shape = {"task_id": _TEXT, "task_seq": _NUMBER, **_SHAPES.get(row.entity, {})}
-    if isinstance(meta, dict) and all(type(meta.get(n)) in kinds for n, kinds in shape.items()):
+    if complete(row.entity, meta):
         return meta, None
     return None, None if row.refused is not None else "its meta is incomplete"
 
@@ -275,7 +262,7 @@ class _Arrival:
         if turned_down or place != [row.cloud_seq, row.batch, hlc]:
             run("mark", row.cloud_seq, row.batch, hlc, row.signature, row.refused, seq)
             self._seen.append(_entry(seq, row, b""))
-            if place[2] != hlc:
+            if place[2] != hlc or entity == LEASE:
                 self._touched.setdefault((entity, entity_id), [])
                 self._views.date(orjson.loads(row.meta)["task_id"], row.effective_hlc)
 

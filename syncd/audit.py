@@ -17,16 +17,16 @@ import orjson
 from syncd import clock, fold
 from syncd.database import translated, unforked
 from syncd.endorsement import unendorsed
-from syncd.entry import CHECKPOINT, FINALIZE, KEY, LINK, TASK, Entry
+from syncd.entry import CHECKPOINT, FINALIZE, KEY, LEASE, LINK, TASK, Entry
 from syncd.errors import DatabaseCorruptError
 from syncd.purges import Ledger
 from syncd.seal import GENESIS, SEALED, flaw, header_intact, signature_valid, well_typed
 from syncd.sql import SQLITE_VERSION, bring_up_to_date, queries, version_of
 from syncd.store import Store
 from syncd.vault import Vault
-from syncd.views import checkpoint_row, task_columns
+from syncd.views import checkpoint_row, fence_rows, task_columns
 
-VIEWS = ("checkpoints", "tasks", "participants", "links", "conflicts")
+VIEWS = ("checkpoints", "tasks", "participants", "links", "conflicts", "fences")
 _BATCH = 2_000
 _SHOWN_DIFFERENCES = 100
 
@@ -327,7 +327,7 @@ def _build_expected(connection: sqlite3.Connection) -> None:
     tasks = _Tasks()
     branches: list[tuple[tuple[str, str], fold.Branch]] = []
     versions = connection.execute(queries()["versions"])
-    for (entity, _), group in groupby(versions, key=lambda row: (row[3], row[4])):
+    for (entity, entity_id), group in groupby(versions, key=lambda row: (row[3], row[4])):
         rows = [fold.opened(row) for row in group]
         tasks.meet(rows)
         current = fold.current(rows)
@@ -342,6 +342,8 @@ def _build_expected(connection: sqlite3.Connection) -> None:
             ends = (current.meta["child"], current.meta["parent"])
             place = (current.effective_hlc, current.entry_id, current.seq)
             _add(connection, "links", [(*ends, *place)])
+        elif entity == LEASE:
+            _add(connection, "fences", fence_rows(entity_id, rows))
     _add(connection, "tasks", tasks.rows())
     _add(connection, "participants", tasks.participants)
     _add(connection, "conflicts", _forks(connection, branches))
@@ -351,7 +353,7 @@ def _branches(
     task_id: str, parent: str, first: fold.VersionRow
 ) -> Iterator[tuple[tuple[str, str], fold.Branch]]:
     """A checkpoint as one of its parent's children, if the replica has it."""
-    if parent and first.at_replica:
+    if parent and first.fence:
         branch = (first.entity_id, first.device_id, first.effective_hlc, first.entry_id, first.at)
         yield (task_id, parent), fold.Branch(*branch)
 

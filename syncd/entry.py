@@ -15,7 +15,11 @@ import orjson
 CHECKPOINT, TASK, LINK, CHOICE, PURGE = "checkpoint", "task", "link", "choice", "purge"
 # The first entry of a device that continues another one under a new key. It belongs to no task.
 KEY = "key"
+# What agents have to do with each other. Nobody chooses between versions of these: each is a fact.
+HANDOFF, LEASE, MESSAGE, AGENT = "handoff", "lease", "message", "agent"
+INVOCATION, RECOVERY = "invocation", "recovery"
 CREATE, UPDATE, FINALIZE = "create", "update", "finalize"
+ACKNOWLEDGE, RELEASE = "acknowledge", "release"
 
 # The order is part of the format: it is the order in which the header is chained.
 HEADER_FIELDS = (

@@ -122,6 +122,14 @@ class HandoffError(CheckpointError):
     code = "handoff"
 
 
+class LeaseHeldError(HandoffError):
+    """The work is another's."""
+
+    code = "held"
+    exit_code = 7
+    remedy = "Leave the work to whoever holds it, or take it over: `syncd recover --takeover`."
+
+
 class StaleBaseError(CheckpointError):
     code = "stale_base"
     exit_code = 7

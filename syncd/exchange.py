@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from syncd import clock
-from syncd.entry import CHECKPOINT, CREATE, PURGE, Entry
+from syncd.entry import CHECKPOINT, CREATE, LEASE, PURGE, Entry
 from syncd.errors import SyncdError
 from syncd.purges import purge_in, take_effect
 from syncd.replica import Verdict
@@ -187,7 +187,7 @@ class Exchange:
             for entry, verdict in zip(entries, verdicts, strict=True):
                 if verdict.reason is not None:
                     self.quarantine(entry.entry_id, entry.device_id, verdict.reason)
-                elif verdict.effective_hlc != entry.effective_hlc:
+                elif verdict.effective_hlc != entry.effective_hlc or entry.entity == LEASE:
                     views.date(orjson.loads(entry.meta)["task_id"], verdict.effective_hlc)
                     views.settle(entry.entity, entry.entity_id)
             pairs = zip(entries, verdicts, strict=True)

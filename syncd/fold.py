@@ -11,10 +11,23 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd.entry import CREATE, FINALIZE, KEY, Version, heads, winner
+from syncd.entry import (
+    CHECKPOINT,
+    CHOICE,
+    CREATE,
+    FINALIZE,
+    LINK,
+    PURGE,
+    TASK,
+    Version,
+    heads,
+    winner,
+)
 
 VERSION, FORK = "version", "fork"
 OPEN, IDENTICAL, MERGED, PURGED = "open", "identical", "merged", "purged"
+# Of these there are versions to choose from; all else is a fact, or the word about a key.
+_CHOSEN_FROM = frozenset((CHECKPOINT, TASK, LINK, CHOICE, PURGE))
 
 
 class VersionRow(NamedTuple):
@@ -31,7 +44,7 @@ class VersionRow(NamedTuple):
     meta_text: str
     hash: str
     effective_hlc: int
-    at_replica: int
+    fence: int  # its number at the replica; 0 if that does not have it, or refused it
     purged: int
     meta: dict[str, Any]
 
@@ -102,9 +115,8 @@ def derived_id(name: str) -> str:
 
 
 def version_conflicts(rows: list[VersionRow]) -> list[Conflict]:
-    """Each head that is not current, and each version that a resolution has closed. Of what is
-    said about a key, nobody can choose."""
-    if len(rows) == 1 or rows[0].entity == KEY:
+    """Each head that is not current, and each version that a resolution has closed."""
+    if len(rows) == 1 or rows[0].entity not in _CHOSEN_FROM:
         return []
     by_id = {row.entry_id: row for row in rows}
     versions = {row.entry_id: _version(row) for row in rows}

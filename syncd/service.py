@@ -28,11 +28,12 @@ from syncd.entry import CHECKPOINT, CREATE, FINALIZE, LINK, UPDATE, Draft, uuid7
 from syncd.errors import CheckpointNotFoundError, InvalidInputError
 from syncd.handoff import HandoffProtocol
 from syncd.items import Signer, Verification, Workspace
+from syncd.leases import FOREVER
 from syncd.node import Node, user
 from syncd.part import Part
 from syncd.patch import merged, patched, plain
 from syncd.seal import SigningKey
-from syncd.store import FOREVER, Record, Skipped, shown_hash
+from syncd.store import Place, Record, Skipped, shown_hash
 from syncd.vocabulary import AgentType, CheckpointReason, checked_id, zoned
 
 log = logging.getLogger("syncd")
@@ -219,7 +220,7 @@ class CheckpointService:
         spot = self._store.place(metadata.task_id, metadata.agent_id)
         parent = parent or checkpoint.recovery.last_successful_state
         if op == CREATE:
-            parent = parent or spot.current_id or ""
+            parent = parent or self._usual_parent(metadata, spot)
         place = f"syncd:log/{spot.device_id}/{entry_id}"
         checkpoint, body = self._composed(checkpoint, parent, place)
         draft = Draft(
@@ -238,6 +239,19 @@ class CheckpointService:
         return checkpoint.amended(
             compliance=checkpoint.compliance.amended(**proof), revision=entry_id, verified=True
         )
+
+    def _usual_parent(self, metadata: CheckpointMetadata, spot: Place) -> str:
+        """The task's current checkpoint; for one who has lost the task, the newest of his own, so
+        that nothing of his gets between what the new holder writes."""
+        if not spot.fenced:
+            return spot.current_id or ""
+        log.warning(
+            "task %s is now another's: what %s writes is kept as a branch (`syncd task heads`)",
+            metadata.task_id,
+            metadata.agent_id,
+        )
+        own = self._store.row("newest_of_agent", (metadata.task_id, metadata.agent_id))
+        return str(own[0]) if own else ""
 
     def _composed(
         self, checkpoint: Checkpoint, parent: str, place: str

@@ -26,6 +26,7 @@ from syncd.errors import (
     StoreBusyError,
     ViewDamagedError,
 )
+from syncd.leases import FOREVER
 from syncd.purges import recalled
 from syncd.seal import GENESIS, SEALED, SigningKey, chain_value, digest, flaw, header_intact
 from syncd.vault import Vault
@@ -33,7 +34,6 @@ from syncd.views import CheckpointRow, Views, checkpoint_columns
 
 VIEW_COLUMNS = 17
 _ENTRY_END = VIEW_COLUMNS + len(Entry._fields)
-FOREVER = 2**63 - 1
 _PAGE = 500
 
 
@@ -48,6 +48,7 @@ class Place(NamedTuple):
     agent_known: int
     task_seq: int
     current_id: str | None
+    fenced: int
 
 
 class Record(NamedTuple):
@@ -116,9 +117,9 @@ class Store(Database):
     def place(self, task_id: str, agent: str = "") -> Place:
         """Where the next entry of a task goes; asked and used inside one transaction."""
         row = self._connection.execute(self.sql["place"], (task_id, agent)).fetchone()
-        if row[0] == row[8]:
-            return Place(*row[:8])
-        return Place(row[8], *self.anchor()[:2], *row[3:8])
+        if row[0] == row[9]:
+            return Place(*row[:9])
+        return Place(row[9], *self.anchor()[:2], *row[3:9])
 
     def anchor(self) -> tuple[int, bytes, int]:
         """This device's number, chain value and clock, for when another's entry came last.

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import clock, fold
-from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, LINK, TASK, Entry
+from syncd import clock, fold, leases
+from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, LEASE, LINK, TASK, Entry
 from syncd.sql import queries
 
 
@@ -68,6 +68,11 @@ def checkpoint_row(rows: list[fold.VersionRow], current: fold.VersionRow) -> tup
         current.op == FINALIZE, current.seq, first.seq, first.device_id, first.meta["task_seq"],
         first.effective_hlc, first.at,
     )  # fmt: skip
+
+
+def fence_rows(task_id: str, rows: list[fold.VersionRow]) -> list[tuple[Any, ...]]:
+    """Who is fenced off from a task, from all claims to it."""
+    return [(task_id, *worker, since, until) for worker, since, until in leases.fences(rows)]
 
 
 class Views:
@@ -132,6 +137,10 @@ class Views:
             ends = (current.meta["child"], current.meta["parent"])
             place = (current.effective_hlc, current.entry_id, current.seq)
             self._execute(self._sql["add_link"], (*ends, *place))
+        elif entity == LEASE:
+            self._execute(self._sql["drop_fences"], (entity_id,))
+            for row in fence_rows(entity_id, rows):
+                self._execute(self._sql["put_fence"], row)
         elif entity == CHOICE:
             branch = self._execute(self._sql["branch_of"], (entity_id,)).fetchone()
             if branch:

@@ -23,6 +23,7 @@ from syncd.entry import (
     CHOICE,
     CREATE,
     FINALIZE,
+    MESSAGE,
     PURGE,
     TASK,
     UPDATE,
@@ -150,6 +151,11 @@ class Writer:
         """Take away the bodies of some entries."""
         meta = {"task_id": task, "kind": "erase", "entries": list(names), **changes}
         draft = Draft(uuid7(), PURGE, f"purge:{uuid7()}", CREATE, "tester", meta, b"{}")
+        return self.append(draft)
+
+    def send_message(self, recipient: str, text: str, task: str = "task") -> Entry:
+        meta = {"task_id": task, "sender": "tester", "recipient": recipient}
+        draft = Draft(uuid7(), MESSAGE, uuid7(), CREATE, "tester", meta, content_of({"text": text}))
         return self.append(draft)
 
     def choose(

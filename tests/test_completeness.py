@@ -15,14 +15,19 @@ import machines
 import pytest
 from machines import Machine
 
+from syncd import tenure
 from syncd.audit import VIEWS
 from syncd.cli.app import command_paths
+from syncd.node import Node
 
 runner = machines.runner
 team = machines.team
 LOG = "log"
 # What a device keeps for itself: no state of any entity, and no part of the record.
-ITS_OWN = {"attempts", "batches", "devices", "numbers", "problems", "purges", "quarantine", "state"}
+ITS_OWN = {
+    "attempts", "batches", "devices", "numbers", "presence", "problems", "purges", "quarantine",
+    "state",
+}  # fmt: skip
 
 
 # --- what there is, and what has changed ----------------------------------------------------------
@@ -68,6 +73,7 @@ def unaccounted(before: Snapshot, after: Snapshot, rows: list[tuple[Any, ...]]) 
         "tasks": lambda row: row[0] in told.tasks,
         "participants": lambda row: row[:2] in told.agents,
         "links": lambda row: f"{row[1]}:{row[0]}" in told.entities,
+        "fences": lambda row: row[0] in told.tasks,
         "conflicts": lambda row: row[3] in told.entities or bool({row[5], row[6]} & told.entries),
     }
     return [
@@ -372,6 +378,7 @@ def test_a_view_that_is_changed_behind_the_log_is_noticed(stage: Stage) -> None:
     stage.one.ok("task", "set", "t", "--title", "described")
     stage.one.ok("checkpoint", "link", stage.one.create("u"), stage.shared)
     conflicting(stage)
+    tenure.take(Node(stage.one.home), "t", stage.shared, "bob", ("ann", "elsewhere"), 0)
     before = snapshot(stage.one)
     for view in VIEWS:
         assert before.views[view], view

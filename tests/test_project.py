@@ -25,7 +25,7 @@ OUTSIDE = dict(os.environ)  # before any test changes it: pip needs its user's s
 LAYERS = (
     ("errors", "version"),
     ("canonical", "entry", "clock", "compare", "rules"),
-    ("vocabulary", "redaction"),
+    ("vocabulary", "redaction", "shapes"),
     ("part",),
     ("items",),
     ("checkpoint",),
@@ -35,6 +35,7 @@ LAYERS = (
     ("keychain",),
     ("vault",),
     ("database", "fold", "bodies"),
+    ("leases",),
     ("views",),
     ("purges",),
     ("store", "replica", "formats"),
@@ -47,7 +48,8 @@ LAYERS = (
     ("discretion",),
     ("node", "breaker", "running", "unit"),
     ("service", "disk", "retention", "trial", "tasks"),
-    ("sealing",),
+    ("sealing", "facts"),
+    ("tenure",),
     ("status", "demo", "resume"),
     (
         "diagnosis",

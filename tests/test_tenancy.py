@@ -20,6 +20,7 @@ from psycopg import errors
 from replicas import Cloud, Person, Writer, cloud_on
 
 from syncd.entry import Entry, uuid7
+from syncd.replica import Seen
 from syncd.replica.login import credentials
 from syncd.seal import GENESIS
 
@@ -82,6 +83,10 @@ def _victim(cloud: Cloud) -> Person:
     for number in range(20):
         victim.push(victim.writer.create(f"{TASK}-{number % 3}", {"text": BODY}))
     victim.push(victim.writer.purge([str(uuid.uuid4())], TASK))  # not here, and awaited
+    victim.push(victim.writer.send_message(AGENT, BODY, TASK))
+    victim.replica.presence(
+        victim.writer.device_id, [Seen(victim.writer.device_id, AGENT, TASK, "x", "y", 1)]
+    )
     victim.plain.execute(f"SELECT '{BODY}'".encode())
     return victim
 
@@ -493,6 +498,8 @@ CALLS = {
     "digests": "SELECT syncd.digests({organization})",
     "thousand": "SELECT syncd.thousand({organization}, {device}, 0)",
     "report": "SELECT syncd.report({organization}, {device}, 1, 1)",
+    "presence": "SELECT syncd.presence({organization}, {device}, ARRAY['a'], ARRAY['t'], "
+    "ARRAY[''], ARRAY[''], ARRAY[1::bigint])",
     "announce": "SELECT syncd.announce({organization})",
     "introduce": "SELECT syncd.introduce({organization}, {device}, sha256('')::bytea)",
     "search": "SELECT syncd.search({organization}, '{{}}')",
@@ -504,7 +511,7 @@ CALLS = {
 # These take nothing and speak of the caller alone.
 OF_ONESELF = {"whoami", "my_org"}
 # These refuse a device that another login used first.
-OF_A_DEVICE = ("hello", "push", "report")
+OF_A_DEVICE = ("hello", "push", "report", "presence")
 
 
 def call(name: str, organization: str, device: str, role: str) -> str:

@@ -2,6 +2,6 @@
 here knows of keys."""
 
 from syncd.replica.administration import Administration
-from syncd.replica.device import Batch, Pulled, Replica, Standing, Verdict, encoded
+from syncd.replica.device import Batch, Pulled, Replica, Seen, Standing, Verdict, encoded
 
-__all__ = ["Administration", "Batch", "Pulled", "Replica", "Standing", "Verdict", "encoded"]
+__all__ = ["Administration", "Batch", "Pulled", "Replica", "Seen", "Standing", "Verdict", "encoded"]

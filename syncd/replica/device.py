@@ -130,6 +130,17 @@ class Pulled(NamedTuple):
     purged: str | None = None
 
 
+class Seen(NamedTuple):
+    """An agent's last sign of life, so many milliseconds ago."""
+
+    device_id: str
+    agent_id: str
+    task_id: str
+    agent_type: str
+    session_id: str
+    age_ms: int
+
+
 class Replica:
     """A device's way to its organization's replica; connects when first used."""
 
@@ -248,6 +259,17 @@ class Replica:
 
     def report(self, device_id: str, pulled: int, pending: int) -> None:
         self.rows("report", self.organization, device_id, pulled, pending)
+
+    def presence(self, device_id: str, own: Sequence[Seen]) -> list[Seen]:
+        """Tell of this device's agents; hear of those on all others."""
+        columns = ([getattr(seen, name) for seen in own] for name in Seen._fields[1:])
+        return [Seen(*row) for row in
+                self.rows("presence", self.organization, device_id, *columns)]  # fmt: skip
+
+    def entry(self, entry_id: str) -> Pulled | None:
+        """One entry as the replica has it."""
+        rows = self.rows("entry", self.organization, entry_id)
+        return Pulled(*rows[0]) if rows else None
 
     # --- comparing --------------------------------------------------------------------------
 
