@@ -99,6 +99,12 @@ WHERE entity <> 'checkpoint' AND entity = ?1 AND entity_id = ?2
   AND (refused IS NULL OR body <> x'')
 ORDER BY seq
 
+-- handoff_ids --
+-- Hand-offs whose id begins so.
+SELECT DISTINCT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'handoff' AND entity_id >= ? AND entity_id < ?
+ORDER BY entity_id LIMIT 3
+
 -- drop_fences --
 -- Before a task's claims are folded again.
 DELETE FROM fences WHERE task_id = ?

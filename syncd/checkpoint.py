@@ -285,6 +285,16 @@ class Checkpoint(Part):
             document["recovery"]["last_successful_state"] = self.recorded_parent
         return document
 
+    def renewed(self) -> Checkpoint:
+        """The same state as a new checkpoint, which has cost nothing yet."""
+        content = self.body()
+        for name in ("checkpoint_id", "timestamp"):
+            content["metadata"].pop(name, None)
+        content["metrics"]["tokens_consumed"] = 0
+        content["recovery"].pop("last_successful_state", None)
+        del content["compliance"]
+        return Checkpoint.from_dict(content)
+
     def compute_hash(self) -> str:
         return hashlib.sha256(canonical(self.body())).hexdigest()
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 
-from syncd.checkpoint import Checkpoint
 from syncd.compare import changes
 from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, KEY, UPDATE, Draft, Entry, uuid7
 from syncd.errors import CheckpointExistsError, CheckpointNotFoundError, FinalizedError, UsageError
@@ -134,18 +133,7 @@ def _choose(node: Node, conflict: Conflict, how: str) -> None:
     if how == RESTORED:
         service = CheckpointService(node=node)
         branch = service.get_checkpoint(conflict.entity_id)
-        service.save(_continued(branch), parent=conflict.entity_id)
-
-
-def _continued(branch: Checkpoint) -> Checkpoint:
-    """The same state as a new checkpoint."""
-    content = branch.to_dict()
-    for name in ("compliance", "revision", "verified", "recorded_parent"):
-        content.pop(name, None)
-    for name in ("checkpoint_id", "timestamp"):
-        content["metadata"].pop(name, None)
-    content["recovery"].pop("last_successful_state", None)
-    return Checkpoint.from_dict(content)
+        service.save(branch.renewed(), parent=conflict.entity_id)
 
 
 # --- quarantine -------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class Claim(NamedTuple):
     fence: int
     hlc: int
     at: str
+    seq: int
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -52,6 +53,7 @@ def claims(rows: Iterable[VersionRow]) -> list[Claim]:
         Claim(
             row.entry_id, row.meta["subject"], (row.meta["holder"], row.device_id),
             (row.meta["giver"], row.meta["giver_device"]), row.fence, row.effective_hlc, row.at,
+            row.seq,
         )
         for row in rows
         if row.op == CREATE

@@ -31,8 +31,12 @@ class Tenure(NamedTuple):
 
 
 def standing(node: Node, task_id: str) -> list[Claim]:
-    """The claims to a task that hold, the one that holds it now last."""
-    return leases.standing(_rows(node, task_id))
+    """The claims to a task that hold, the one that holds it now last. Where there is no replica,
+    the place in the log is the fence."""
+    found = leases.standing(_rows(node, task_id))
+    if node.settings["cloud.dsn"]:
+        return found
+    return [claim._replace(fence=claim.fence or claim.seq) for claim in found]
 
 
 def holder(node: Node, task_id: str) -> Claim | None:
@@ -73,17 +77,11 @@ def _won(node: Node, task_id: str, subject: str, entry_id: str, *, answered: boo
     with node.store.transaction():
         best = _of(node, task_id, subject)
         if best is not None and best.entry_id == entry_id:
-            return Tenure(best if best.fence else _local(node, best), not answered)
+            return Tenure(best, not answered)
         release(node, task_id, entry_id)
     if best is None:
         raise LeaseHeldError(f"the replica refused the claim {entry_id}", "See `syncd quarantine`.")
     raise held(best, "it came first")
-
-
-def _local(node: Node, claim: Claim) -> Claim:
-    """Where there is no replica, the place in the log is the fence."""
-    row = node.store.row("placed", (claim.entry_id,))
-    return claim._replace(fence=row[0] if row else 0)
 
 
 def release(node: Node, task_id: str, claim_id: str) -> None:

@@ -202,6 +202,16 @@ def linking(stage: Stage) -> tuple[str, ...]:
     return ("checkpoint", "link", stage.one.create("u"), stage.shared)
 
 
+def offered(stage: Stage) -> str:
+    return str(stage.one.json("handoff", "request", "--task", "t")["id"])
+
+
+def accepted(stage: Stage) -> str:
+    handoff = offered(stage)
+    stage.one.ok("handoff", "accept", handoff, "--agent", "bob")
+    return handoff
+
+
 CREATE = ("checkpoint", "create", "--task", "another", "--agent", "bob", "--pending", "x")
 STEPS: dict[str, Step] = {
     "checkpoint create": writes(lambda s: CREATE),
@@ -212,6 +222,12 @@ STEPS: dict[str, Step] = {
     "checkpoint link": writes(linking),
     "task add": writes(lambda s: ("task", "add", "described", "--title", "x")),
     "task set": writes(lambda s: ("task", "set", "t", "--retention", "days:3")),
+    "handoff request": writes(lambda s: ("handoff", "request", "--task", "t")),
+    "handoff accept": Step(
+        EXCHANGES, lambda s: ("handoff", "accept", offered(s), "--agent", "bob")
+    ),
+    "handoff acknowledge": Step(TELLS, lambda s: ("handoff", "acknowledge", accepted(s))),
+    "handoff list": reads("handoff", "list"),
     "conflicts restore": writes(lambda s: ("conflicts", "restore", conflicting(s))),
     "conflicts dismiss": writes(lambda s: ("conflicts", "dismiss", conflicting(s))),
     "quarantine retry": writes(lambda s: ("quarantine", "retry", refused(s))),

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from replicas import Cloud
 
-from syncd import CheckpointService, conflicts, exchange, retention, sealing, tasks
+from syncd import CheckpointService, conflicts, exchange, retention, sealing, tasks, tenure
 from syncd.entry import FINALIZE, PURGE, Version, heads, winner
 from syncd.errors import CheckpointError, ReplicaUnreachableError
 from syncd.replica import device as replica_device
@@ -119,6 +119,16 @@ class History:
             decide = (conflicts.restore, conflicts.dismiss)[b % 2]
             with self._noting(device.service) as service:
                 decide(service.node, found[a % len(found)].id)
+
+    def claim(self, device: Device, a: int, b: int) -> None:
+        """Somebody takes a task over, perhaps from the same place as another elsewhere."""
+        task = f"task {a % 2}"
+        with self._noting(device.service) as service:
+            subject = device.node.store.current_id(task) or f"handoff {b % 3}"
+            giver = (f"agent {a % 3}", self.devices[b % len(self.devices)].node.store.device_id)
+            held = tenure.take(service.node, task, subject, f"agent {b % 3}", giver, 0)
+            if b % 4 == 0:
+                tenure.release(service.node, task, held.claim.entry_id)
 
     def erase(self, device: Device, a: int, b: int) -> None:
         found = self._checkpoint(device, a)
@@ -277,6 +287,7 @@ def rows_of(device: Device) -> dict[str, list[tuple[Any, ...]]]:
             device.rows(f"SELECT {TASKS}, revision, created_at FROM tasks"), key=lambda row: row[0]
         ),
         "links": sorted(device.rows("SELECT child_id, parent_id, hlc, revision FROM links")),
+        "fences": sorted(device.rows("SELECT * FROM fences")),
         "participants": sorted(device.rows("SELECT * FROM participants")),
         "conflicts": sorted(device.rows(f"SELECT {CONFLICTS} FROM conflicts")),
     }
@@ -384,8 +395,9 @@ def _current_by_rule(device: Device) -> tuple[set[tuple[str, str]], set[tuple[st
 WHATS = (
     "nothing", "create", "create", "create", "create_named", "create_named", "update", "update",
     "update", "finalize", "erase", "erase", "retain", "retain", "link", "describe_task",
-    "resolve", "resolve", "exchange", "exchange", "exchange", "exchange", "exchange", "cut",
-    "cut", "meanwhile", "meanwhile", "part", "meet", "set_clock", "copy", "restore", "clone",
+    "resolve", "resolve", "claim", "claim", "exchange", "exchange", "exchange", "exchange",
+    "exchange", "cut", "cut", "meanwhile", "meanwhile", "part", "meet", "set_clock", "copy",
+    "restore", "clone",
     # Not in the sample yet: a key that is changed, a backup from before that is restored, and the
     # key changed again can end in a false alarm (TamperedError). Nothing is lost by it.
     *full((), ("rotate", "rotate")),

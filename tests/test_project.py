@@ -50,6 +50,8 @@ LAYERS = (
     ("service", "disk", "retention", "trial", "tasks"),
     ("sealing", "facts"),
     ("tenure",),
+    ("offers",),
+    ("offering",),
     ("status", "demo", "resume"),
     (
         "diagnosis",

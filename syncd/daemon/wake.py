@@ -11,14 +11,20 @@ import os
 import select
 import struct
 import sys
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from syncd.store import Store
 
 _MODIFY, _MOVED_TO, _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 2, 0x80, 0x100, 0x200, 0x400, 0x800
 _MASK = _MODIFY | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
 _EVENT = struct.Struct("iIII")
 _LOOKED_AT = ("context.db", "context.db-wal")
+_FALLBACK_SECONDS = 1.0
 
 
 class Watch:
@@ -99,3 +105,34 @@ class Pulse(NamedTuple):
         passed = now.steady - self.steady
         disagree = abs(now.wall - self.wall - passed)
         return disagree > tolerance or passed > expected + tolerance
+
+
+# A commit is seen in the file before SQLite shows it to others: it is synced to disk in between.
+_LOOKS = tuple(0.001 * 2**number for number in range(9))
+
+
+def changes(store: Store) -> Iterator[None]:
+    """Once at first, then whenever another has written to the database."""
+    watch = Watch(store.path.parent)
+    version = store.row("data_version")
+    try:
+        while True:
+            yield
+            while (now := store.row("data_version")) == version:
+                _await(watch, store, version)
+            version = now
+    finally:
+        watch.close()
+
+
+def _await(watch: Watch, store: Store, version: object) -> None:
+    """Until somebody has begun to write, and a little longer: until it is to be seen."""
+    if watch.descriptor < 0:
+        time.sleep(_FALLBACK_SECONDS)
+        return
+    select.select([watch.descriptor], [], [], _FALLBACK_SECONDS)
+    if watch.names():
+        for pause in _LOOKS:
+            if store.row("data_version") != version:
+                return
+            time.sleep(pause)
