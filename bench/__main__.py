@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from bench import daemon, growth, payload, report, resume, startup, sync
+from bench import daemon, growth, loop, payload, report, resume, startup, sync
 from bench.contenders import contenders
 from bench.disk import PATIENCE_SECONDS, connection, probed, raw_commit, wait_until_calm
 from bench.measure import interleaved
@@ -56,18 +56,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _settings(options: argparse.Namespace) -> Settings:
     if options.quick:
         transfers = Transfers(10_000, 3, 1_000, 20, 50)
-        watches = Watches(30, 5.0, 5_000, 200, 200, 5_000, 2)
+        watches = Watches(30, 10, 5.0, 5_000, 200, 200, 5_000, 2)
         usual = Settings(50, 20_000, 3, 0.0, quick=True, transfers=transfers, watches=watches)
     else:
         transfers = Transfers(50_000, 5, 1_000, 50, 200)
-        watches = Watches(300, 60.0, 50_000, 2_000, 200, 20_000, 5)
+        watches = Watches(300, 100, 60.0, 50_000, 2_000, 200, 20_000, 5)
         usual = Settings(4_000, 1_000_000, 40, PATIENCE_SECONDS, quick=False, transfers=transfers,
                          watches=watches)  # fmt: skip
     if entries := options.sync_entries:
         fewer = min(transfers.organizations, max(1, entries // 10))
         transfers = replace(transfers, entries=entries, organizations=fewer)
-        watches = replace(watches, arrivals=5, idle_seconds=1.0, backlog=entries, writes=10,
-                          devices=fewer, pushed=entries, rounds=1)  # fmt: skip
+        watches = replace(watches, arrivals=5, handoffs=2, idle_seconds=1.0, backlog=entries,
+                          writes=10, devices=fewer, pushed=entries, rounds=1)  # fmt: skip
         usual = replace(usual, transfers=transfers, watches=watches)
     asked = {"samples": options.samples, "entries": options.entries}
     return replace(usual, **{name: value for name, value in asked.items() if value})
@@ -107,9 +107,11 @@ def _local(folder: Path, settings: Settings, small: payload.Payload) -> Local:
         started = startup.measured(folder, small, settings.start_ups)
         _progress(resume.LINE)
         prompts = resume.measured(folder, small, max(20, settings.samples // 20))
+        _progress(loop.LINE)
+        looped = loop.measured(folder, small, min(20, max(3, settings.samples // 20)))
         _progress(f"growth: writing {settings.entries:,} entries")
         grown = growth.measured(folder, small, settings, control, calm)
-    return Local(comparisons, grown, started, prompts)
+    return Local(comparisons, grown, started, prompts, looped)
 
 
 def _comparison(folder: Path, item: payload.Payload, samples: int) -> Comparison:

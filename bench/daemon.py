@@ -16,8 +16,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import handoff
 from bench.device import Device, copied, fill
 from bench.figures import Figures, summary
+from bench.handoff import HandOffs
 from bench.measure import Operation, interleaved, repeated
 from bench.payload import Payload, create
 from bench.server import Database, Server, server
@@ -48,6 +50,7 @@ class Daemons(NamedTuple):
 
     sizes: Watches
     propagation: Figures
+    handoffs: HandOffs
     idle: Idle
     writes: dict[str, Figures]
     connected: list[float]
@@ -60,12 +63,12 @@ def measured(
     with server(folder / "server") as opened:
         with opened.database() as place:
             tell("daemon: from one machine to the other")
-            propagation, idle = _together(folder, place, payload, sizes)
+            propagation, handoffs, idle = _together(folder, place, payload, sizes)
         tell(f"daemon: the replica is away, {sizes.backlog:,} entries wait")
         writes = _away(folder, payload, sizes)
         tell(f"daemon: {sizes.devices} devices connected")
         connected = _connected(folder, opened, payload, sizes)
-    return Daemons(sizes, propagation, idle, writes, connected)
+    return Daemons(sizes, propagation, handoffs, idle, writes, connected)
 
 
 @contextmanager
@@ -95,7 +98,7 @@ def _until(done: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
 
 def _together(
     folder: Path, place: Database, payload: Payload, sizes: Watches
-) -> tuple[Figures, Idle]:
+) -> tuple[Figures, HandOffs, Idle]:
     here, there = folder / "here", folder / "there"
     with (
         closing(CheckpointService(home=here)) as service,
@@ -106,8 +109,9 @@ def _together(
     ):
         time.sleep(1)
         taken = [_arrival(service, payload, other) for _ in range(sizes.arrivals)]
+        given = handoff.measured(service, there, place.reader, payload, sizes.handoffs)
         time.sleep(min(_SETTLE_SECONDS, sizes.idle_seconds))
-        return summary(taken), _idle(observed, sizes.idle_seconds)
+        return summary(taken), given, _idle(observed, sizes.idle_seconds)
 
 
 def _arrival(service: CheckpointService, payload: Payload, other: sqlite3.Connection) -> int:

@@ -152,6 +152,16 @@ def _sync(sync: Sync) -> str:
 def _daemons(found: Daemons) -> str:
     rows = [
         ("commit here to row there", *_times(found.propagation), f"{found.propagation.samples:,}"),
+        (
+            "hand-off, in running processes",
+            *_times(found.handoffs.resident),
+            f"{found.handoffs.resident.samples:,}",
+        ),
+        (
+            "hand-off, by commands",
+            *_times(found.handoffs.commands),
+            f"{found.handoffs.commands.samples:,}",
+        ),
         *(
             (name, *_times(figures), f"{figures.samples:,}")
             for name, figures in found.writes.items()

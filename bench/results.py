@@ -56,6 +56,7 @@ class Local:
     growth: Growth
     start_up: StartUp
     resume: Figures
+    loop_ms: float
 
     def quiet_ms(self) -> float:
         """A raw commit that nobody disturbed: the fastest twentieth, wherever in the run it was.
@@ -74,6 +75,7 @@ class Local:
             "growth": _growth(self.growth),
             "start_up": _start_up(self.start_up),
             "resume": _milliseconds(self.resume),
+            "loop_ms": round(self.loop_ms, 3),
         }
 
 
@@ -196,6 +198,9 @@ def _sync(sync: Sync) -> dict[str, Any]:
 def _daemons(found: Daemons) -> dict[str, Any]:
     return {
         "propagation": _milliseconds(found.propagation),
+        "handoffs": {
+            name: _milliseconds(figures) for name, figures in found.handoffs._asdict().items()
+        },
         "idle": found.idle._asdict(),
         "writes": {name: _milliseconds(figures) for name, figures in found.writes.items()},
         "pushes_beside_connected_devices": [round(speed, 3) for speed in found.connected],

@@ -21,7 +21,7 @@ LINE = f"resume, chain of {CHAIN}"
 
 
 def measured(folder: Path, payload: Payload, samples: int) -> Figures:
-    project = _repository(folder / "project")
+    project = repository(folder / "project")
     with closing(CheckpointService(home=folder / "resume")) as service:
         _filled(service, payload, project)
         reader = Reader(project, ["syncd"])
@@ -45,7 +45,7 @@ def _filled(service: CheckpointService, payload: Payload, project: Path) -> None
             service.create_checkpoint(TASK, AGENT, payload.state, payload.context, metrics, **here)
 
 
-def _repository(project: Path) -> Path:
+def repository(project: Path) -> Path:
     for name in _FILES:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(f"# {name}\n" * 200)

@@ -25,6 +25,7 @@ class Watches:
     """Of the daemon part."""
 
     arrivals: int
+    handoffs: int
     idle_seconds: float
     backlog: int
     writes: int

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from bench import lines
 from bench.daemon import ALONE, AWAY, Daemons
 from bench.figures import Figures, ratio
+from bench.loop import LINE as LOOP_LINE
 from bench.results import Local, Results
 from bench.resume import LINE
 from bench.startup import BASELINE, LATEST_COMMAND, STATUS_COMMAND
@@ -25,6 +26,8 @@ GROWTH_TIMES = 1.2
 START_UP_TIMES = 2.2
 STATUS_TIMES = 2.0
 RESUME_MS = 50.0
+HANDOFF_MS = 200.0
+LOOP_MS = 300.0
 PUSH_SPEED = 0.5
 PULL_SPEED = 0.5
 CROWDED_SPEED = 0.9
@@ -81,6 +84,7 @@ def _local(results: Local) -> list[Verdict]:
         _start_up(results, STATUS_COMMAND, STATUS_TIMES),
         Verdict(f"{LINE}, p50", RESUME_MS, results.resume.p50, "ms",
                 f"with two calls of git; p99: {results.resume.p99:.1f} ms"),
+        Verdict(LOOP_LINE, LOOP_MS, results.loop_ms, "ms"),
     ]  # fmt: skip
 
 
@@ -182,6 +186,10 @@ def _daemons(found: Daemons) -> list[Verdict]:
     return [
         Verdict("commit to the other machine's row, p50", ARRIVAL_MS, arrival.p50, "ms"),
         Verdict("commit to the other machine's row, p99", ARRIVAL_P99_MS, arrival.p99, "ms"),
+        Verdict("hand-off, request to accepted prompt on the other machine, p50", HANDOFF_MS,
+                found.handoffs.resident.p50, "ms",
+                f"p99: {found.handoffs.resident.p99:.0f} ms; with a command for each step: p50 "
+                f"{found.handoffs.commands.p50:.0f} ms, of which most is three starts of Python"),
         Verdict("idle daemon, of one core", IDLE_CPU, idle.cpu, "%"),
         Verdict("idle daemon, resident", IDLE_MB, idle.memory, "MB"),
         Verdict(f"idle daemon, to disk in {idle.seconds:g} s", 0, idle.written, "bytes"),

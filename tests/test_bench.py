@@ -14,6 +14,7 @@ from bench.daemon import ALONE, AWAY, Daemons, Idle
 from bench.disk import CALM_IN_A_ROW, wait_until_calm
 from bench.figures import Figures, compared, percentile, ratio, summary
 from bench.growth import LINES, Fill, Growth
+from bench.handoff import HandOffs
 from bench.measure import Operation, interleaved, repeated, turn
 from bench.payload import small, varied
 from bench.results import Comparison, Local, Results
@@ -100,7 +101,7 @@ def test_patience_with_a_busy_machine_ends() -> None:
 
 
 SIZES = Transfers(entries=100, rounds=3, organizations=7, writers=2, round_trips=1)
-WATCHES = Watches(1, 5.0, 30, 1, 200, 1, 3)
+WATCHES = Watches(1, 1, 5.0, 30, 1, 200, 1, 3)
 SETTINGS = Settings(1, 2, 0, 0.0, quick=True, transfers=SIZES, watches=WATCHES)
 
 
@@ -112,7 +113,7 @@ def results(raw: Figures, control: Figures, prompts: Figures = QUIET) -> Results
     grown = Growth((Fill(1, 1.0, 1), Fill(2, 1.0, 1)), dict.fromkeys(LINES, pair), control)
     small = Comparison("1.5 KB", 1536, found)
     return Results(
-        SETTINGS, Local([small], grown, StartUp({}, "not here"), prompts), None, None, {}
+        SETTINGS, Local([small], grown, StartUp({}, "not here"), prompts, 12.0), None, None, {}
     )
 
 
@@ -211,17 +212,31 @@ def test_a_write_counts_where_it_waited_not_only_where_it_began() -> None:
 # --- the daemon ---------------------------------------------------------------------------------
 
 
-def watched(arrival: Figures, idle: Idle, away: float, connected: list[float]) -> Results:
+def watched(
+    arrival: Figures, handoff_ms: float, idle: Idle, away: float, connected: list[float]
+) -> Results:
     writes = {ALONE: QUIET, AWAY: QUIET._replace(p50=QUIET.p50 * away)}
-    return Results(SETTINGS, None, None, Daemons(WATCHES, arrival, idle, writes, connected), {})
+    return Results(
+        SETTINGS,
+        None,
+        None,
+        Daemons(
+            WATCHES, arrival, HandOffs(BUSY._replace(p50=handoff_ms), BUSY), idle, writes, connected
+        ),
+        {},
+    )
 
 
 def test_each_figure_of_the_daemon_is_judged_by_its_own_limit() -> None:
-    good = watched(Figures(3, 1.0, 40.0, 200.0), Idle(5.0, 0.15, 80.0, 0), 1.05, [0.5, 0.9, 1.1])
+    good = watched(
+        Figures(3, 1.0, 40.0, 200.0), 200.0, Idle(5.0, 0.15, 80.0, 0), 1.05, [0.5, 0.9, 1.1]
+    )
     assert set(words(good).values()) == {"PASS"}
-    bad = watched(Figures(3, 1.0, 41.0, 201.0), Idle(5.0, 0.16, 81.0, 1), 1.2, [0.8, 0.8, 1.1])
+    bad = watched(
+        Figures(3, 1.0, 41.0, 201.0), 201.0, Idle(5.0, 0.16, 81.0, 1), 1.2, [0.8, 0.8, 1.1]
+    )
     assert set(words(bad).values()) == {"FAIL"}
-    assert len(words(bad)) == 7
+    assert len(words(bad)) == 8
 
 
 def test_a_small_run_of_the_daemon_measures_everything(tmp_path: Path) -> None:
@@ -237,6 +252,8 @@ def test_a_small_run_of_the_daemon_measures_everything(tmp_path: Path) -> None:
     document = json.loads((out / "bench.json").read_text())
     found = document["daemon"]
     assert found["propagation"]["samples"] > 0
+    assert found["handoffs"]["resident"]["samples"] > 0
+    assert found["handoffs"]["commands"]["p50_ms"] > found["handoffs"]["resident"]["p50_ms"]
     assert found["idle"]["memory"] > 10
     assert len(found["pushes_beside_connected_devices"]) == 1
     assert "Must hold" in done.stdout

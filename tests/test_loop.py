@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from daemons import until
-from machines import SYNCD, Machine, Runner, runner
+from machines import SYNCD, Machine, Runner, Team, runner, team
 
 from syncd.loop.child import TAIL_BYTES, Command, Ran, run
 from syncd.loop.judge import (
@@ -39,7 +39,7 @@ from syncd.loop.judge import (
     verdict,
 )
 
-__all__ = ["runner"]
+__all__ = ["runner", "team"]
 
 # --- one run --------------------------------------------------------------------------------------
 
@@ -265,8 +265,14 @@ if part.startswith("exit"):
     sys.exit(int(part.split()[1]))
 if part == "hang":
     import time; time.sleep(60)
-if part:
+if part.startswith("commit"):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["add", "."], [*identity, "commit", "-qm", part]):
+        subprocess.run(["git", *words], check=True)
+elif part:
     words = ["checkpoint", "create", *part.split(), "--tokens", "10"]
+    if part.startswith("handoff"):
+        words = part.split()
     subprocess.run([sys.executable, "-m", "syncd", *words], check=True, stdout=subprocess.DEVNULL)
 """
 
@@ -390,12 +396,62 @@ def test_a_command_that_does_not_exist_is_said_at_once(place: Bench) -> None:
     assert "no-such-agent" in result.error()["message"]
 
 
-def test_ctrl_c_ends_the_agent_and_leaves_a_checkpoint(place: Bench) -> None:
+def test_what_an_agent_offers_is_taken_by_one_of_the_type_it_asks_for(place: Bench) -> None:
+    command = [sys.executable, "agent.py", "x;x;--completed checked --status complete"]
+    place.machine.home.mkdir(exist_ok=True)
+    (place.machine.home / "config.toml").write_text(
+        f"[agents.qa]\ncommand = {json.dumps(command)}\n"
+    )
+    code, done = place.loop("--phase implementing --completed a;handoff request --target qa")
+    assert (code, done["outcomes"]) == (0, ["went_on", "handoff", "complete"])
+    [offer] = place.machine.json("handoff", "list", "--all")
+    assert (offer["state"], offer["from_agent"]) == ("acknowledged", "implementation-2")
+    assert offer["holder"] == place.runs()[-1]["SYNCD_AGENT"] == "qa-3"
+    latest = place.latest()
+    assert latest["metadata"]["agent_type"] == "qa"
+    assert latest["recovery"]["last_successful_state"] == offer["checkpoint_id"]
+
+
+def test_a_loop_that_goes_on_with_a_task_goes_on_counting(place: Bench) -> None:
+    """An agent that gave its work away must not come back under the same name."""
+    place.loop("--completed one", "--max-iterations", "1")
+    place.loop("x;--completed two --status complete")
+    assert [run["SYNCD_AGENT"] for run in place.runs()] == ["implementation-1", "implementation-2"]
+    assert place.latest()["metadata"]["iteration"] == 2
+    assert place.latest()["metadata"]["session_id"] == place.runs()[-1]["SYNCD_SESSION"]
+
+
+def test_what_an_agent_committed_is_told_if_it_says_nothing_itself(place: Bench) -> None:
+    subprocess.run(["git", "init", "-q", str(place.folder)], check=True)
+    place.loop("commit the first;commit the second", "--max-iterations", "2")
+    latest = place.latest()
+    assert "commit the second" in latest["recovery"]["resume_instructions"]
+    assert "commit the first" not in latest["recovery"]["resume_instructions"]
+    assert latest["metrics"]["files_modified"] == ["runs"]
+    assert "runs" in latest["workspace"]["files"]
+
+
+def test_work_that_another_machine_holds_is_left_to_it(team: Team, place: Bench) -> None:
+    here, there = team.machine(), team.machine()
+    there.create("t")
+    handoff = there.json("handoff", "request", "--task", "t")["id"]
+    team.settle(there, here)
+    there.ok("handoff", "accept", handoff, "--agent", "theirs")
+    team.settle(there, here)
+    code, done = Bench(here, place.folder).loop("--completed one")
+    assert (code, done["stopped"], done["iterations"]) == (3, "taken", 0)
+    assert not (place.folder / "runs").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whatever_ends_the_loop_ends_the_agent_and_leaves_a_checkpoint(
+    place: Bench, number: signal.Signals
+) -> None:
     words = [SYNCD, "--home", str(place.machine.home), "loop", "--task", "t", "--", sys.executable,
              "agent.py", "hang"]  # fmt: skip
     with subprocess.Popen(words, cwd=place.folder, stderr=subprocess.PIPE, text=True) as process:
         until((place.folder / "runs").exists)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, said = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "Interrupted" in said

@@ -24,12 +24,24 @@ class Field(NamedTuple):
     help: str
     kind: Any = str
     adds: bool = False
+    variable: str | None = None
 
 
 FIELDS = (
-    Field("--agent-type", "metadata.agent_type", "architecture, implementation, qa, …"),
-    Field("--iteration", "metadata.iteration", "Which round of the loop this is.", int),
-    Field("--session", "metadata.session_id", "The agent's session."),
+    Field(
+        "--agent-type",
+        "metadata.agent_type",
+        "architecture, implementation, qa, …",
+        variable="SYNCD_AGENT_TYPE",
+    ),
+    Field(
+        "--iteration",
+        "metadata.iteration",
+        "Which round of the loop this is.",
+        int,
+        variable="SYNCD_ITERATION",
+    ),
+    Field("--session", "metadata.session_id", "The agent's session.", variable="SYNCD_SESSION"),
     Field("--mission", "metadata.mission", "What the agent was asked to do."),
     Field(
         "--phase",
@@ -95,6 +107,7 @@ def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
             _NAMES[field.path],
             type=field.kind,
             multiple=field.adds,
+            envvar=field.variable,
             help=field.help,
             metavar={int: "N", float: "N"}.get(field.kind, "TEXT") + ("…" if field.adds else ""),
         )(function)

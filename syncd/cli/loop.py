@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from syncd.loop import Report, Watcher
 
 # Exit codes: the work is done, it wants a person, or it failed.
-_ATTENTION = ("blocked", "budget", "iterations", "no_progress")
+_ATTENTION = ("blocked", "budget", "iterations", "no_progress", "taken")
 _WORDS = {
     "complete": "The task is complete.",
     "blocked": "Stopped: the task is blocked and needs a person.",
     "budget": "Stopped: the budget is spent.",
     "iterations": "Stopped: that was the last iteration allowed (--max-iterations).",
     "no_progress": "Stopped: three runs completed nothing and changed nothing.",
+    "taken": "Stopped: the work is another machine's. To take it over: `syncd recover --takeover`.",
     "same_error": "Stopped: the same error came five times in a row.",
 }
 
@@ -70,10 +72,18 @@ def loop(
         budget or _own_budget(app, name), node.settings["loop.pause_seconds"],
         by_type, program(),
     )  # fmt: skip
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     done = Loop(app.service, plan, _watcher()).run()
     app.emit(done._asdict(), lambda: _told(done))
     if done.stopped != "complete":
         ctx.exit(3 if done.stopped in _ATTENTION else 1)
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    """Whatever ends the loop ends the agent too, and leaves a checkpoint."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _check(word: str) -> None:

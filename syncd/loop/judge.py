@@ -9,6 +9,7 @@ from typing import NamedTuple
 COMPLETE, HANDOFF, WENT_ON = "complete", "handoff", "went_on"
 CRASHED, TIMED_OUT, RATE_LIMITED, BLOCKED = "crashed", "timed_out", "rate_limited", "blocked"
 BUDGET, NO_PROGRESS, SAME_ERROR, ITERATIONS = "budget", "no_progress", "same_error", "iterations"
+TAKEN = "taken"
 # Words that agents' hosts end with when they were refused for a while.
 _REFUSED = re.compile(
     r"rate.?limit|too many requests|\b429\b|usage limit|quota exceeded|overloaded|\b529\b", re.I

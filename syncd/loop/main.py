@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from syncd import tasks, workspace
+from syncd import offers, tasks, tenure, workspace
 from syncd.checkpoint import Checkpoint
 from syncd.entry import uuid7
-from syncd.errors import CheckpointNotFoundError
+from syncd.errors import CheckpointNotFoundError, LeaseHeldError
 from syncd.items import Workspace
 from syncd.loop import judge
 from syncd.loop.child import Command, Ran, run
@@ -27,6 +27,7 @@ from syncd.triggers import Circumstances, action
 from syncd.vocabulary import ExecutionPhase, HandoffTrigger
 
 _TAIL_CHARACTERS = 2_000
+_FILES, _COMMITS = 100, 20
 PROMPT, PROMPT_FILE = "{prompt}", "{prompt_file}"
 _FIRST = (
     "Begin with task {task}. Nothing was recorded of it so far: find out what is to be done, plan "
@@ -80,9 +81,12 @@ class Loop:
 
     def run(self) -> Report:
         """Until there is a reason to stop; an interruption leaves a last checkpoint."""
-        start = self._mark(self._newest())
+        newest = self._newest()
+        start, first = self._mark(newest), newest.metadata.iteration + 1 if newest else 1
         while True:
-            number = len(self._history) + 1
+            number = first + len(self._history)
+            if not self._taken_over(number):
+                return self._report(judge.TAKEN)
             iteration = self._once(number)
             self._history.append(iteration)
             stop = judge.verdict(self._history, self._plan.limits, start,
@@ -93,8 +97,30 @@ class Loop:
 
     # --- one iteration ------------------------------------------------------------------------
 
+    def _agent(self, number: int) -> str:
+        return f"{self._agent_type}-{number}"
+
+    def _taken_over(self, number: int) -> bool:
+        """Take what was offered, on this machine or another. False if the work is another
+        machine's by now."""
+        node = self._service.node
+        waiting = [o for o in offers.everything(node) if o.task_id == self._plan.task]
+        try:
+            for offer in offers.ready(waiting):
+                self._agent_type = self._following(offer.document()["next_agent_type"])
+                offers.accept(node, offer.id, self._agent(number))
+                offers.acknowledge(node, offer.id)
+        except LeaseHeldError:
+            return False
+        holder = tenure.holder(node, self._plan.task)
+        return holder is None or holder.holder[1] == node.store.device_id
+
+    def _following(self, agent_type: str) -> str:
+        """Where it has no command of its own, the same command goes on."""
+        return agent_type if agent_type in self._plan.by_type else self._agent_type
+
     def _once(self, number: int) -> judge.Iteration:
-        agent, session = f"{self._agent_type}-{number}", uuid7()
+        agent, session = self._agent(number), uuid7()
         before = self._newest()
         with tempfile.TemporaryDirectory(prefix="syncd-loop-") as place:
             command = self._command(agent, session, number, Path(place))
@@ -175,11 +201,14 @@ class Loop:
         state |= {"status": "in_progress", "phase": state.get("phase", "implementing")}
         if failed:
             state["error"] = judge.last_words(tail) or words
-        recovery = {"resume_instructions": f"{words} Its last words:\n{tail[-_TAIL_CHARACTERS:]}"}
-        found = workspace.capture(self._plan.folder, ())
+        seen = _seen(self._plan.folder, before)
+        told = [words, *seen.commits, f"Its last words:\n{tail[-_TAIL_CHARACTERS:]}"]
+        found = workspace.capture(self._plan.folder, seen.files)
         return self._service.create_checkpoint(
-            self._plan.task, agent, execution_state=state, recovery=recovery,
+            self._plan.task, agent, execution_state=state,
+            recovery={"resume_instructions": "\n".join(told)},
             context_summary=before.context_summary if before else None,
+            metrics={"files_modified": seen.files},
             agent_type=self._agent_type, iteration=number, session_id=session,
             reason="failure" if failed else "periodic",
             workspace=Workspace.from_dict(found) if found else None,
@@ -220,8 +249,7 @@ class Loop:
         if last.outcome == judge.HANDOFF:
             known = Circumstances(phase=self._phase)
             following = action(HandoffTrigger.PHASE_COMPLETE, known).target_agent_type
-            if following in self._plan.by_type:  # else the same command goes on
-                self._agent_type = following
+            self._agent_type = self._following(following)
 
     def _report(self, stop: str) -> Report:
         newest = self._newest()
@@ -230,6 +258,32 @@ class Loop:
             self._tokens(), round(time.monotonic() - self._began, 1),
             [iteration.outcome for iteration in self._history],
         )  # fmt: skip
+
+
+class _Seen(NamedTuple):
+    """What a run did to the repository, as far as git tells."""
+
+    files: list[str]
+    commits: list[str]
+
+
+def _seen(folder: Path, before: Checkpoint | None) -> _Seen:
+    """Files that differ from HEAD or were committed since the checkpoint before, and how the
+    commits are called."""
+    top = workspace.find(folder)
+    if top is None:
+        return _Seen([], [])
+    now = workspace.status(top)
+    changed = [*now.changes] if now else []
+    since = before.workspace.head if before and before.workspace else ""
+    commits = []
+    if since and now and now.head not in ("", since):
+        span = f"{since}..{now.head}"
+        named = workspace.git(top, "log", "--format=%h %s", f"-{_COMMITS}", span, "--")
+        commits = [f"Committed: {line}" for line in named.splitlines()]
+        changed += workspace.git(top, "diff", "--name-only", "-z", span, "--").split("\0")
+    files = [path for path in dict.fromkeys(changed) if path and workspace.is_source(path)]
+    return _Seen(files[:_FILES], commits)
 
 
 def _repository(folder: Path) -> tuple[str, ...]:
