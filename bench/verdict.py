@@ -189,7 +189,7 @@ def _daemons(found: Daemons) -> list[Verdict]:
         Verdict("hand-off, request to accepted prompt on the other machine, p50", HANDOFF_MS,
                 found.handoffs.resident.p50, "ms",
                 f"p99: {found.handoffs.resident.p99:.0f} ms; with a command for each step: p50 "
-                f"{found.handoffs.commands.p50:.0f} ms, of which most is three starts of Python"),
+                f"{found.handoffs.commands.p50:.0f} ms, most of it two starts of Python"),
         Verdict("idle daemon, of one core", IDLE_CPU, idle.cpu, "%"),
         Verdict("idle daemon, resident", IDLE_MB, idle.memory, "MB"),
         Verdict(f"idle daemon, to disk in {idle.seconds:g} s", 0, idle.written, "bytes"),
