@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sqlite3
 import sys
@@ -88,7 +89,7 @@ INPUTS = st.binary(max_size=60) | DOCUMENTS.map(encoded) | VALUES.map(encoded)
 def run(words: tuple[str, ...], stdin: bytes) -> tuple[int, str, str]:
     """A command in this process: starting one for each of thousands would take hours."""
     document._cache.clear()
-    before = sys.argv, sys.stdin
+    before, umask = (sys.argv, sys.stdin), os.umask(0o077)
     sys.argv, sys.stdin = ["syncd", *words], io.TextIOWrapper(io.BytesIO(stdin))
     out, err = io.StringIO(), io.StringIO()
     try:
@@ -98,6 +99,7 @@ def run(words: tuple[str, ...], stdin: bytes) -> tuple[int, str, str]:
         return int(stop.code or 0), out.getvalue(), err.getvalue()
     finally:
         sys.argv, sys.stdin = before
+        os.umask(umask)
     raise AssertionError("a command ends with an exit code")
 
 
