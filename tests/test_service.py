@@ -362,7 +362,12 @@ def test_the_generated_prompt_follows_an_update_and_a_written_one_stays(
 
 @pytest.mark.parametrize(
     "change",
-    [{"metrics": {"tokens_consumed": "many"}}, {"execution_state": {"status": "sideways"}}],
+    [
+        {"metrics": {"tokens_consumed": "many"}},
+        {"execution_state": {"status": "sideways"}},
+        *({"execution_state": value} for value in (True, 5, "text", [{}])),
+        *({name: True} for name in ("metadata", "metrics", "recovery", "compliance")),
+    ],
     ids=str,
 )
 def test_a_change_that_is_not_valid_writes_nothing(
