@@ -708,9 +708,14 @@ SELECT seq, chain FROM log
 WHERE signature IS NULL AND device_id IN (SELECT value FROM json_each(?1))
   AND (cloud_seq IS NULL OR seq IN (SELECT MAX(seq) FROM log GROUP BY device_id))
 
+-- unsigned_head --
+-- A device's newest entry, if it is not signed.
+SELECT seq, chain FROM log
+WHERE seq = (SELECT seq FROM log WHERE device_id = ? ORDER BY seq DESC LIMIT 1) AND signature IS NULL
+
 -- put_signature --
 -- The signature of an entry that had none.
-UPDATE log SET signature = ? WHERE seq = ? AND signature IS NULL
+UPDATE log SET signature = ?1 WHERE seq = ?2 AND chain = ?3 AND signature IS NULL
 
 -- last_signed --
 -- The last number of a device that it has signed.

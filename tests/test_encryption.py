@@ -63,7 +63,11 @@ def written(service: CheckpointService, text: str = CANARY, task: str = "task") 
 
 
 def documents(service: CheckpointService) -> list[dict[str, Any]]:
-    return [c.to_dict() for c in service.get_checkpoint_history("task", limit=100)]
+    """Without their signatures: a backup signs the newest."""
+    found = [c.to_dict() for c in service.get_checkpoint_history("task", limit=100)]
+    for document in found:
+        del document["compliance"]["signature"]
+    return found
 
 
 def sound(service: CheckpointService) -> bool:
