@@ -721,6 +721,13 @@ UPDATE log SET signature = ?1 WHERE seq = ?2 AND chain = ?3 AND signature IS NUL
 -- The last number of a device that it has signed.
 SELECT coalesce(MAX(device_seq), 0) FROM log WHERE device_id = ? AND signature IS NOT NULL
 
+-- sealed_here --
+-- An entry whose body this home has sealed, on this disk or for all who share its key.
+SELECT seq FROM log WHERE typeof(body) = 'blob' AND substr(body, 1, 1) = x'01' AND (
+  key_id = '' OR device_id = (SELECT value FROM state WHERE name = 'device_id')
+  OR device_id IN (SELECT f.key FROM state s, json_each(s.value) f WHERE s.name = 'former_ids'))
+LIMIT 1
+
 -- plain_bodies --
 -- Bodies that are not sealed, a piece at a time.
 SELECT seq, entry_id, body FROM log

@@ -127,7 +127,8 @@ class Node:
     @property
     def vault(self) -> Vault:
         if self._vault is None:
-            self._vault = Vault(Keychain(self.home, self.passphrase), self.settings["encryption"])
+            chain, mode = Keychain(self.home, self.passphrase), self.settings["encryption"]
+            self._vault = Vault(chain, mode, lambda: self.store.row("sealed_here") is not None)
         return self._vault
 
     def passphrase(self, asking: bool = False) -> str:
