@@ -112,6 +112,10 @@ FROM log f JOIN checkpoints c ON c.id = f.entity_id AND c.first_seq = f.seq
 LEFT JOIN log l ON l.seq = c.seq
 WHERE f.entity = 'checkpoint' AND c.hlc >= ? AND c.hlc < ? ORDER BY f.seq DESC LIMIT ?
 
+-- columns --
+-- No row: the columns of a checkpoint with its current entry.
+SELECT c.*, l.* FROM checkpoints c, log l LIMIT 0
+
 -- page_before --
 -- Checkpoints with their current entry, newest version first, a page at a time.
 SELECT c.*, l.*,

@@ -619,6 +619,21 @@ def test_a_key_that_was_lost_costs_the_id_and_nothing_else(team: Team) -> None:
     assert device_of(ann) != before
 
 
+def test_what_was_not_signed_before_its_key_was_lost_is_no_evidence_until_it_is_sent(
+    team: Team, tmp_path: Path
+) -> None:
+    ann, file = team.blank(), str(tmp_path / "evidence")
+    ann.create()
+    (ann.home / "keys" / "signing.pem").unlink()
+    ann.create()
+    assert "not signed" in ann.fails(1, "audit", "export", "t", "--output", file)["message"]
+    assert not Path(file).exists()
+    ann.ok("login", team.login("ann", "laptop"))
+    ann.sync()
+    ann.ok("audit", "export", "t", "--output", file)
+    assert ann.json("audit", "verify", file)["ok"]
+
+
 # --- copies -------------------------------------------------------------------------------------
 
 
