@@ -159,6 +159,10 @@ FROM log f JOIN checkpoints c ON c.id = f.entity_id AND c.first_seq = f.seq
 LEFT JOIN log l ON l.seq = c.seq
 WHERE f.entity = 'checkpoint' AND c.hlc >= ? AND c.hlc < ? ORDER BY f.seq DESC LIMIT ?
 
+-- columns --
+-- No row: the columns of a checkpoint with its current entry.
+SELECT c.*, l.* FROM checkpoints c, log l LIMIT 0
+
 -- page_before --
 -- Checkpoints with their current entry, newest version first, a page at a time.
 SELECT c.*, l.*,
@@ -762,13 +766,25 @@ SELECT seq, chain FROM log
 WHERE signature IS NULL AND device_id IN (SELECT value FROM json_each(?1))
   AND (cloud_seq IS NULL OR seq IN (SELECT MAX(seq) FROM log GROUP BY device_id))
 
+-- unsigned_head --
+-- A device's newest entry, if it is not signed.
+SELECT seq, chain FROM log
+WHERE seq = (SELECT seq FROM log WHERE device_id = ? ORDER BY seq DESC LIMIT 1) AND signature IS NULL
+
 -- put_signature --
 -- The signature of an entry that had none.
-UPDATE log SET signature = ? WHERE seq = ? AND signature IS NULL
+UPDATE log SET signature = ?1 WHERE seq = ?2 AND chain = ?3 AND signature IS NULL
 
 -- last_signed --
 -- The last number of a device that it has signed.
 SELECT coalesce(MAX(device_seq), 0) FROM log WHERE device_id = ? AND signature IS NOT NULL
+
+-- sealed_here --
+-- An entry whose body this home has sealed, on this disk or for all who share its key.
+SELECT seq FROM log WHERE typeof(body) = 'blob' AND substr(body, 1, 1) = x'01' AND (
+  key_id = '' OR device_id = (SELECT value FROM state WHERE name = 'device_id')
+  OR device_id IN (SELECT f.key FROM state s, json_each(s.value) f WHERE s.name = 'former_ids'))
+LIMIT 1
 
 -- plain_bodies --
 -- Bodies that are not sealed, a piece at a time.

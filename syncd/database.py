@@ -39,6 +39,9 @@ T = TypeVar("T")
 class Database:
     """Safe to share between threads and to carry across a fork."""
 
+    # What the query `columns` gives: rows are taken by position.
+    columns: tuple[str, ...] = ()
+
     def __init__(
         self,
         path: Path,
@@ -72,7 +75,17 @@ class Database:
             raise NewerDatabaseError(
                 f"{self.path} has schema {version}, this syncd knows up to {SQLITE_VERSION}"
             )
+        if version == SQLITE_VERSION and self._columns_found() != self.columns:
+            raise DatabaseCorruptError(f"{self.path} has other tables than it was made with")
         return version
+
+    def _columns_found(self) -> tuple[str, ...]:
+        """As the file describes its tables, which may be what is damaged."""
+        try:
+            described = self.execute(self.sql["columns"]).description
+        except _REFUSED as error:
+            raise translated(error) from error
+        return tuple(column[0] for column in described)
 
     @property
     def connection(self) -> sqlite3.Connection:

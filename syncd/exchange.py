@@ -95,10 +95,9 @@ class Exchange:
         found: dict[str, str] = orjson.loads(self.state("former_ids") or "{}")
         return found
 
-    def retire_all_but(self, device_id: str) -> None:
-        """This device goes on under another id, perhaps with another key."""
-        at = clock.iso(clock.wall_ms())
-        ended = {row[0]: at for row in self.store.rows("signing_ids") if row[0] != device_id}
+    def retire(self, device_ids: Iterable[str]) -> None:
+        """Ids under which nothing is written from now on, whatever key this device has next."""
+        ended = dict.fromkeys(device_ids, clock.iso(clock.wall_ms()))
         self.put_state("former_ids", orjson.dumps({**ended, **self.former_ids()}).decode())
 
     def waits(self, device_id: str) -> bool:

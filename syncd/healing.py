@@ -6,7 +6,7 @@ acknowledged: their device id, number, chain and signature.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -42,7 +42,7 @@ def reconcile(exchange: Exchange, replica: Replica, standing: Standing, key: Sig
         resend_after(exchange, common)
         return False
     _check_signed(exchange, replica, own, common, key.public())
-    rechain(exchange, common, key)
+    rechain(exchange, replica, common, key)
     return True
 
 
@@ -142,17 +142,6 @@ def begin_anew(exchange: Exchange, key: SigningKey) -> str:
     return new
 
 
-def do_without(exchange: Exchange, key: SigningKey) -> None:
-    """The key of this home's id is gone: the database is from before it was changed, or the file
-    was lost. What the replica may have stays under the old id, for the next exchange to find out;
-    where there is none, what nobody has signed goes on under the new one."""
-    if exchange.state("organization"):
-        begin_anew(exchange, key)
-    else:
-        signed = exchange.run("last_signed", exchange.device_id).fetchone()[0]
-        rechain(exchange, signed, key)
-
-
 def depart(exchange: Exchange, replica: Replica, key: SigningKey) -> None:
     """This home has another login than the one its id belongs to: what the replica does not have
     goes on under a new id."""
@@ -160,7 +149,7 @@ def depart(exchange: Exchange, replica: Replica, key: SigningKey) -> None:
     common = last_common(exchange, replica, left, last + 1)
     if common < last and _theirs(replica, left, [common + 1]):
         _check_signed(exchange, replica, left, common, key.public())
-    rechain(exchange, common, key)
+    rechain(exchange, replica, common, key)
     exchange.leave(left)
 
 
@@ -194,7 +183,7 @@ def _remind(
         if not parted and public != key.public():  # nobody can sign for it any more
             last = max(common, exchange.run("last_signed", device_id).fetchone()[0])
     if last < head.device_seq:
-        new, its_head = split_off(exchange, device_id, last, key)
+        new, its_head = _split_off(exchange, replica, device_id, last, key)
         _remind(exchange, replica, new, its_head, key)
     if taken:
         exchange.leave(device_id)
@@ -215,43 +204,76 @@ def _parting(
     return common, True
 
 
-def split_off(exchange: Exchange, old: str, common: int, key: SigningKey) -> tuple[str, Head]:
-    """What was written under an earlier id and cannot be sent under it goes under one of its own,
-    beside the one that this device has now."""
-    first = _mine(exchange, old, [common + 1])[common + 1]
-    new = derived_id(f"syncd device {old} {first.hex()} {key.public().hex()}")
+# --- another id ---------------------------------------------------------------------------------
+
+
+def rechain(exchange: Exchange, replica: Replica, common: int, key: SigningKey) -> None:
+    """This home was cloned, or restored and written since: what came after the last common entry
+    goes on under a new device id. The first such entry says where it parted from the old one."""
+    old = exchange.device_id
+    new = _offspring(exchange, old, common)
+    if _key_of(replica, new, key) != key.public():
+        with exchange.store.transaction():
+            begin_anew(exchange, key)
+        _split_off(exchange, replica, old, common, key)
+        return
     with exchange.store.transaction():
-        head, _ = _move(exchange, old, new, common, key)
+        head, numbers = _move(exchange, old, new, common, key.public(), _by(key))
+        _take_identity(exchange, new, head, numbers)
+        rebuild(exchange.store)
+
+
+def _split_off(
+    exchange: Exchange, replica: Replica, old: str, common: int, key: SigningKey
+) -> tuple[str, Head]:
+    """What was written under an earlier id and cannot be sent under it goes under one of its own,
+    beside the one that this device has now. A copy of this home, or this one before a backup was
+    restored, may have done the same with another key: then it is that one's id."""
+    new = _offspring(exchange, old, common)
+    public = _key_of(replica, new, key)
+    ours = public == key.public()
+    sign = _by(key) if ours else _as_there(replica.signed_after(new, 0), public)
+    with exchange.store.transaction():
+        head, _ = _move(exchange, old, new, common, public, sign)
         exchange.run("put_head", *head, new)
+        exchange.retire([new])
         rebuild(exchange.store)
     return new, head
 
 
-# --- another id ---------------------------------------------------------------------------------
+def _key_of(replica: Replica, device_id: str, key: SigningKey) -> bytes:
+    """Whose an id is that follows from what is to go under it: the first one's who asked."""
+    try:
+        return replica.hello(device_id, key.public()).public_key
+    except DeviceTakenError:
+        return replica.keys()[device_id]
 
 
-def rechain(exchange: Exchange, common: int, key: SigningKey) -> str:
-    """This home was cloned, or restored and written since: what came after the last common entry
-    goes on under a new device id. The first such entry says where it parted from the old one."""
-    old = exchange.device_id
-    with exchange.store.transaction():
-        new = _offspring(exchange, old, common)
-        head, numbers = _move(exchange, old, new, common, key)
-        _take_identity(exchange, new, head, numbers)
-        rebuild(exchange.store)
-    return new
+# Gives an entry its signature under another id, given the new chain value.
+_Sign = Callable[[Entry, bytes], bytes | None]
+
+
+def _by(key: SigningKey) -> _Sign:
+    return lambda entry, chain: key.sign(chain) if entry.op == FINALIZE else None
+
+
+def _as_there(signed: Iterable[tuple[bytes, bytes]], public: bytes) -> _Sign:
+    """With what another key has signed. If that is more than the replica tells at once, the rest
+    comes with the entries when they are fetched."""
+    valid = {chain: word for chain, word in signed if signature_valid(public, chain, word)}
+    return lambda _entry, chain: valid.get(chain)
 
 
 def _move(
-    exchange: Exchange, old: str, new: str, common: int, key: SigningKey
+    exchange: Exchange, old: str, new: str, common: int, public: bytes, sign: _Sign
 ) -> tuple[Head, dict[str, int]]:
     """Bring what follows an entry under a new id; how far that goes, and its numbers by task."""
     parted = Head(common, _mine(exchange, old, [common])[common])
     first = exchange.run("first_after", old, common).fetchone()[0]
     head, numbers = START, dict[str, int]()
     for entry in _tail(exchange, old, common):
-        head = _rewrite(exchange, entry, new, head, numbers, parted, key)
-    exchange.run("add_device", new, key.public(), clock.iso(clock.wall_ms()))
+        head = _rewrite(exchange, entry, new, head, numbers, parted, sign)
+    exchange.run("add_device", new, public, clock.iso(clock.wall_ms()))
     exchange.run("put_head", *parted, old)
     if first is not None:
         exchange.put_state("push_seq", str(min(exchange.sent_to(), first - 1)))
@@ -273,7 +295,7 @@ def _tail(exchange: Exchange, device_id: str, common: int) -> Iterator[Entry]:
 
 def _rewrite(
     exchange: Exchange, entry: Entry, new: str, head: Head, numbers: dict[str, int],
-    parted: Head, key: SigningKey,
+    parted: Head, sign: _Sign,
 ) -> Head:  # fmt: skip
     meta: dict[str, Any] = orjson.loads(entry.meta)
     task_id = meta["task_id"]
@@ -286,13 +308,13 @@ def _rewrite(
     text = orjson.dumps(meta, option=orjson.OPT_SORT_KEYS).decode()
     moved = entry._replace(device_id=new, device_seq=head.device_seq + 1, meta=text)
     chain = chain_value(head.chain, header_bytes(moved[1:13]), entry.hash)
-    signature = key.sign(chain) if entry.op == FINALIZE else None
-    exchange.run("rechain", new, moved.device_seq, text, head.chain, chain, signature, entry.seq)
+    proof = (head.chain, chain, sign(entry, chain))
+    exchange.run("rechain", new, moved.device_seq, text, *proof, entry.seq)
     return Head(moved.device_seq, chain)
 
 
 def _take_identity(exchange: Exchange, new: str, head: Head, numbers: dict[str, int]) -> None:
-    exchange.retire_all_but(new)
+    exchange.retire({row[0] for row in exchange.store.rows("signing_ids")} - {new})
     exchange.put_state("device_id", new)
     exchange.acknowledge(START)
     newest = exchange.store.row("newest")

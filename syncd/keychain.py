@@ -81,15 +81,20 @@ class Keychain:
             raise KeyMissingError(f"{self._file} names {key_id} as current, and does not have it")
         return key
 
+    def check(self, sealed_here: Callable[[], bool]) -> None:
+        """Raises if there were keys and their file is gone: new ones would be taken for them."""
+        if not self._file.exists() and sealed_here():
+            raise KeyMissingError(
+                f"{self._file} is gone, and with it the keys of what is sealed here", _PUT_BACK
+            )
+
     def document(self) -> dict[str, Any]:
         """What is known without opening anything: ids, uses, where the master key is."""
         if not self._file.exists():
             return {"version": _VERSION, "kept": "", "salt": "", "keys": {}, "current": {}}
         try:
             found = orjson.loads(self._file.read_bytes())
-            known = found["version"] == _VERSION and {"kept", "salt", "keys", "current"} <= set(
-                found
-            )
+            known = found["version"] == _VERSION and set(found) >= _FIELDS
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise KeyMissingError(f"{self._file} cannot be read: {error}") from None
         if not known:
@@ -249,6 +254,10 @@ def imported(text: str) -> DataKey:
     return key
 
 
+_PUT_BACK = (
+    "Put it back from a copy of the home, or `syncd keys import` what another machine exported. If "
+    "both are gone, `syncd keys encrypt` makes new keys, and what was sealed stays closed."
+)
 _NO_KEY = "this is no exported key, or not all of it"
 _AS_EXPORTED = "Give the line that `syncd keys export` wrote, whole."
 

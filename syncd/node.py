@@ -19,6 +19,7 @@ from syncd.errors import (
     DiskFullError,
     HomeError,
     ReadOnlyError,
+    StoreError,
     UsageError,
 )
 from syncd.keychain import Keychain
@@ -126,7 +127,8 @@ class Node:
     @property
     def vault(self) -> Vault:
         if self._vault is None:
-            self._vault = Vault(Keychain(self.home, self.passphrase), self.settings["encryption"])
+            chain, mode = Keychain(self.home, self.passphrase), self.settings["encryption"]
+            self._vault = Vault(chain, mode, lambda: self.store.row("sealed_here") is not None)
         return self._vault
 
     def passphrase(self, asking: bool = False) -> str:
@@ -253,8 +255,18 @@ class Node:
     def back_up(self, label: str = "") -> Backup:
         from syncd import backup
 
+        if self._store is not None:
+            self._sign_head()
         keep = self.settings["backup.keep"]
         return backup.create(self.database, self.home / "backups", keep, label, self.vault)
+
+    def _sign_head(self) -> None:
+        from syncd.exchange import Exchange
+        from syncd.rotation import sign_head
+
+        # What cannot be written to, or has no readable key, is copied all the same.
+        with suppress(StoreError):
+            sign_head(Exchange(self.store), self.key)
 
     def _introduce(self, connection: sqlite3.Connection) -> None:
         """Give the device its id and pin its key; the first process to get here decides."""

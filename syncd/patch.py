@@ -25,7 +25,8 @@ def patched(checkpoint: Checkpoint, patch: Mapping[str, Any]) -> Checkpoint:
     """A checkpoint with a merge patch applied, whose names may be aliases too."""
     patch = Checkpoint.named(patch)
     document = checkpoint.body()
-    for name in patch.get("execution_state") or {}:
+    changes = patch.get("execution_state")
+    for name in changes if isinstance(changes, Mapping) else ():
         # A new value says nothing about the word that the old one came in.
         document["execution_state"].get("raw", {}).pop(name, None)
     return Checkpoint.from_dict(merged(document, patch))

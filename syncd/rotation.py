@@ -21,7 +21,7 @@ from syncd.endorsement import Succession
 from syncd.entry import CREATE, KEY, Draft, uuid7
 from syncd.errors import HomeError
 from syncd.exchange import Exchange, Head
-from syncd.healing import begin_anew, do_without
+from syncd.healing import begin_anew
 from syncd.keychain import synced, written
 from syncd.seal import SigningKey
 
@@ -29,14 +29,16 @@ CURRENT, OLD, NEXT = "signing.pem", "signing.pem.old", "signing.pem.next"
 
 
 def mended(exchange: Exchange, folder: Path) -> SigningKey:
-    """The key of this home's id. If that is gone for good, this home goes on under a new id."""
+    """The key of this home's id. If that is gone for good, because the database is from before it
+    was changed or the file was lost, this home goes on under a new id. What is here under the old
+    one stays there, for the next exchange to find out what the replica has of it."""
     with exchange.store.transaction():
         row = exchange.store.row("own_key")
         pinned: bytes = row[0] if row else b""
         _tidy(folder, pinned)
         key = SigningKey.at(folder / CURRENT)
         if key.public() != pinned:
-            do_without(exchange, key)
+            begin_anew(exchange, key)
     return key
 
 
@@ -57,6 +59,15 @@ def _public(file: Path) -> bytes | None:
     with suppress(HomeError):
         return SigningKey.load(file).public()
     return None
+
+
+def sign_head(exchange: Exchange, key: SigningKey) -> None:
+    """Before a copy is made of the database: whoever restores it may not have the key any more."""
+    newest = exchange.store.row("unsigned_head", (exchange.device_id,))
+    if newest and isinstance(newest[1], bytes):
+        with exchange.store.transaction():
+            if exchange.store.row("own_key") == (key.public(),):
+                exchange.run("put_signature", key.sign(newest[1]), *newest)
 
 
 # --- another key --------------------------------------------------------------------------------
@@ -83,7 +94,7 @@ def _sign_rest(exchange: Exchange, key: SigningKey) -> None:
     ids = orjson.dumps([row[0] for row in exchange.store.rows("signing_ids")]).decode()
     for seq, chain in exchange.run("unsigned", ids).fetchall():
         if isinstance(chain, bytes):
-            exchange.run("put_signature", key.sign(chain), seq)
+            exchange.run("put_signature", key.sign(chain), seq, chain)
 
 
 def _put_in_place(folder: Path, key: SigningKey) -> None:

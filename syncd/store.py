@@ -32,7 +32,7 @@ from syncd.seal import GENESIS, SEALED, SigningKey, chain_value, digest, flaw, h
 from syncd.vault import Vault
 from syncd.views import CheckpointRow, Views, checkpoint_columns
 
-VIEW_COLUMNS = 17
+VIEW_COLUMNS = len(CheckpointRow._fields)
 _ENTRY_END = VIEW_COLUMNS + len(Entry._fields)
 _PAGE = 500
 
@@ -101,6 +101,8 @@ class Skipped(NamedTuple):
 
 class Store(Database):
     """One device's log and its views."""
+
+    columns = CheckpointRow._fields + Entry._fields
 
     def __init__(self, path: Path, *, vault: Vault | None = None, **options: Any) -> None:
         super().__init__(path, **options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from syncd.entry import Entry
@@ -26,9 +27,16 @@ _START = len(SEALED) + _ID + _NONCE
 class Vault:
     """What a store seals and opens bodies with."""
 
-    def __init__(self, keychain: Keychain | None = None, mode: str = NONE) -> None:
+    def __init__(
+        self,
+        keychain: Keychain | None = None,
+        mode: str = NONE,
+        sealed_here: Callable[[], bool] = bool,
+    ) -> None:
+        """`sealed_here` tells whether this home has sealed anything yet."""
         self.mode = mode
         self._keychain = keychain
+        self._sealed_here = sealed_here
         self._ciphers: dict[str, _Cipher] = {}
         self._current: dict[str, _Cipher] = {}
         self._problem: KeyMissingError | None = None
@@ -57,6 +65,7 @@ class Vault:
         if use not in self._current:
             if self._keychain is None:
                 raise KeyMissingError("there are no keys here to seal with")
+            self._keychain.check(self._sealed_here)
             key = self._keychain.current(use)
             self._current[use] = self._ciphers[key.id] = _Cipher(key)
         return self._current[use]

@@ -6,6 +6,7 @@ stories of many commands would else spend their time on imports.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -14,10 +15,12 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -73,14 +76,15 @@ class Runner:
         self._process.wait()
 
     def run(
-        self, words: Sequence[str], environment: dict[str, str], stdin: str = "", skew_ms: int = 0,
-        umask: int | None = None,
+        self, words: Sequence[str], environment: dict[str, str], stdin: str | bytes = "",
+        skew_ms: int = 0, umask: int | None = None, folder: Path | None = None,
     ) -> Result:  # fmt: skip
-        """`skew_ms` is how far the command's clock is off."""
+        """`skew_ms` is how far the command's clock is off; it works in `folder`."""
         files = [self._folder / f"{uuid.uuid4().hex}.{name}" for name in ("in", "out", "err")]
-        files[0].write_text(stdin)
+        files[0].write_bytes(stdin.encode() if isinstance(stdin, str) else stdin)
         order = {"words": words, "environment": environment, "files": [*map(str, files)],
-                 "folder": str(self._folder), "skew_ms": skew_ms, "umask": umask}  # fmt: skip
+                 "folder": str(folder or self._folder), "skew_ms": skew_ms,
+                 "umask": umask}  # fmt: skip
         self._ours.sendall(json.dumps(order).encode() + b"\n")
         code = int(self._answers.readline())
         result = Result(code, files[1].read_text(), files[2].read_text())
@@ -127,7 +131,7 @@ def _become(order: dict[str, Any]) -> NoReturn:
     if skew := order["skew_ms"] * 1_000_000:
         true = time.time_ns
         time.time_ns = lambda: true() + skew
-    sys.argv = ["syncd", *order["words"]]
+    sys.argv = [SYNCD, *order["words"]]
     try:
         main()
     except SystemExit as stop:
@@ -399,11 +403,17 @@ def team_on(cluster: Any, runner: Runner, folder: Path) -> Iterator[Team]:
         cluster.drop_database(database)
 
 
+@cache
+def the_runner() -> Runner:
+    """One for all tests of this process. It ends when this one does."""
+    folder = tempfile.TemporaryDirectory(prefix="syncd-commands-")
+    atexit.register(folder.cleanup)
+    return Runner(Path(folder.name))
+
+
 @pytest.fixture(scope="session")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    started = Runner(tmp_path_factory.mktemp("commands"))
-    yield started
-    started.close()
+def runner() -> Runner:
+    return the_runner()
 
 
 @pytest.fixture

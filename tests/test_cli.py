@@ -11,38 +11,18 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
+from machines import SYNCD, Result, the_runner
 
 from syncd.cli.app import command_paths
-
-SYNCD = str(Path(sys.executable).with_name("syncd"))
-
 
 CREATE = ("checkpoint", "create", "--task", "t", "--agent", "a")
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    def error(self) -> dict[str, Any]:
-        error: dict[str, Any] = json.loads(self.err)["error"]
-        return error
-
-
 def run(*arguments: str, stdin: str | bytes = "", cwd: Path | None = None) -> Result:
-    raw = stdin.encode() if isinstance(stdin, str) else stdin
     cwd = cwd or Path(os.environ["SYNCD_HOME"]).parent  # outside any repository
-    done = subprocess.run([SYNCD, *arguments], input=raw, capture_output=True, cwd=cwd, timeout=60)
-    result = Result(done.returncode, done.stdout.decode(), done.stderr.decode())
-    assert "Traceback" not in result.err + result.out
-    return result
+    return the_runner().run(arguments, dict(os.environ), stdin, folder=cwd)
 
 
 def ok(*arguments: str, stdin: str | bytes = "", cwd: Path | None = None) -> Result:

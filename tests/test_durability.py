@@ -97,7 +97,7 @@ def can_write_at_once(home: Path) -> str:
 
 
 def test_everything_acknowledged_survives_kill_9(home: Path) -> None:
-    acknowledged = apart(killed, [home] * full(200, 1_000), 0.06)
+    acknowledged = apart(killed, [home] * full(100, 1_000), 0.06)
     said = [revision for revisions in acknowledged for revision in revisions]
     assert len(said) > len(acknowledged), "hardly anything was written: this run proves nothing"
     said.append(apart(can_write_at_once, home))
@@ -110,7 +110,7 @@ def test_everything_acknowledged_survives_kill_9(home: Path) -> None:
 def test_a_kill_during_first_use_leaves_a_home_that_the_next_start_completes(
     tmp_path: Path,
 ) -> None:
-    homes = [tmp_path / f"home {number}" for number in range(full(100, 1_000))]
+    homes = [tmp_path / f"home {number}" for number in range(full(50, 1_000))]
     for home, said in zip(homes, apart(killed, homes, 0.03), strict=True):
         service = CheckpointService(home=home)
         made = service.create_checkpoint("task", "agent")

@@ -63,7 +63,11 @@ def written(service: CheckpointService, text: str = CANARY, task: str = "task") 
 
 
 def documents(service: CheckpointService) -> list[dict[str, Any]]:
-    return [c.to_dict() for c in service.get_checkpoint_history("task", limit=100)]
+    """Without their signatures: a backup signs the newest."""
+    found = [c.to_dict() for c in service.get_checkpoint_history("task", limit=100)]
+    for document in found:
+        del document["compliance"]["signature"]
+    return found
 
 
 def sound(service: CheckpointService) -> bool:
@@ -568,6 +572,33 @@ def test_keys_that_only_seem_to_be_there_are_told_of(service: CheckpointService)
         with pytest.raises(KeyMissingError, match=r"data\.json"):
             Keychain(service.node.home, lambda _: "").current(AT_REST)
     assert file.read_text() == '{"version": 1, "kept": "file"}', "and left as they are"
+
+
+@pytest.mark.parametrize("way", ["put back", "new ones"])
+def test_keys_that_are_gone_are_not_replaced_by_new_ones_unasked(
+    home: Path, mode: str, way: str
+) -> None:
+    """Whoever puts the old file back later would lose what was sealed with the new ones."""
+    with closing(reopened(home)) as service:
+        one = written(service)
+    file, aside = home / "keys" / "data.json", home / "aside"
+    file.rename(aside)
+    with closing(reopened(home)) as service:
+        before = len(_bodies(service.node))
+        with pytest.raises(KeyMissingError, match=r"data\.json is gone"):
+            service.create_checkpoint("task", "agent")
+        assert len(_bodies(service.node)) == before
+        assert not file.exists()
+        if way == "put back":
+            aside.rename(file)
+        else:
+            assert sealing.encrypt(service.node, mode)["sealed"] == 0
+        service.create_checkpoint("task", "agent")
+        if way == "put back":
+            assert service.get_checkpoint(one).execution_state.current_focus == CANARY
+        else:
+            with pytest.raises(KeyMissingError, match="which is not here"):
+                service.get_checkpoint(one)
 
 
 def test_the_id_of_a_key_follows_from_it() -> None:

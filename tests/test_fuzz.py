@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sqlite3
 import sys
@@ -25,7 +26,7 @@ from syncd import CheckpointService, bundle, conflicts, status, tasks
 from syncd.audit import rebuild, verify
 from syncd.cli import document
 from syncd.cli.app import main
-from syncd.errors import SyncdError
+from syncd.errors import DatabaseCorruptError, SyncdError
 from syncd.node import Node
 
 __all__ = ["cloud"]
@@ -88,7 +89,7 @@ INPUTS = st.binary(max_size=60) | DOCUMENTS.map(encoded) | VALUES.map(encoded)
 def run(words: tuple[str, ...], stdin: bytes) -> tuple[int, str, str]:
     """A command in this process: starting one for each of thousands would take hours."""
     document._cache.clear()
-    before = sys.argv, sys.stdin
+    before, umask = (sys.argv, sys.stdin), os.umask(0o077)
     sys.argv, sys.stdin = ["syncd", *words], io.TextIOWrapper(io.BytesIO(stdin))
     out, err = io.StringIO(), io.StringIO()
     try:
@@ -98,6 +99,7 @@ def run(words: tuple[str, ...], stdin: bytes) -> tuple[int, str, str]:
         return int(stop.code or 0), out.getvalue(), err.getvalue()
     finally:
         sys.argv, sys.stdin = before
+        os.umask(umask)
     raise AssertionError("a command ends with an exit code")
 
 
@@ -199,6 +201,18 @@ def test_whatever_stands_in_the_database_a_reader_reads_or_refuses(
     assert min(found.values()) > 0
     shutil.rmtree(tmp_path, ignore_errors=True)
     tmp_path.mkdir()
+
+
+@pytest.mark.parametrize(("table", "column"), [("log", "purged"), ("checkpoints", "created_at")])
+def test_a_file_that_says_its_tables_have_other_columns_is_refused(
+    template: Path, table: str, column: str
+) -> None:
+    with closing(sqlite3.connect(template / "context.db", isolation_level=None)) as database:
+        database.execute("PRAGMA writable_schema = ON")
+        change = "UPDATE sqlite_master SET sql = replace(sql, ?, 'x') WHERE name = ?"
+        database.execute(change, (column, table))
+    with pytest.raises(DatabaseCorruptError):
+        CheckpointService(home=template).get_latest_checkpoint("task", skipped=[])
 
 
 def _put(file: Path, table: str, column: str, cell: Any, row: int) -> None:

@@ -25,6 +25,7 @@ from daemons import (
 from machines import Machine, Team, runner, team
 from psycopg.conninfo import conninfo_to_dict
 
+from syncd.cli.daemon import _following, _last
 from syncd.daemon import logs
 
 __all__ = ["ann", "runner", "team"]
@@ -133,3 +134,18 @@ def test_a_log_that_was_removed_goes_on_in_a_new_file(home: Path, begun: None, g
         file.parent.rmdir()
     logs.info("after")
     assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == ["after"]
+
+
+def test_what_is_said_while_the_last_lines_are_shown_follows_them(tmp_path: Path) -> None:
+    file = tmp_path / "daemon.log"
+    file.with_name("daemon.log.1").write_text("one\ntwo\n")
+    file.write_text("three\nfo")
+    place, last = _last(file, 2)
+    assert last == ["two", "three"]
+    with file.open("a") as opened:
+        opened.write("ur\nfive\n")
+    following = _following(file, place)
+    assert [next(following), next(following)] == ["four", "five"]
+    file.rename(tmp_path / "daemon.log.1")
+    file.write_text("six\n")
+    assert next(following) == "six"

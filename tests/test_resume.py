@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machines import Team, runner, team
+from machines import SYNCD, Team, runner, team
 from resuming import captured, commit, git, part, repository, resume, saved, states
-from test_cli import SYNCD, corrupt, ok, run
+from test_cli import corrupt, ok, run
 
 from syncd import CheckpointService, tasks
 from syncd.config import default_home

@@ -362,7 +362,15 @@ def test_the_generated_prompt_follows_an_update_and_a_written_one_stays(
 
 @pytest.mark.parametrize(
     "change",
-    [{"metrics": {"tokens_consumed": "many"}}, {"execution_state": {"status": "sideways"}}],
+    [
+        {"metrics": {"tokens_consumed": "many"}},
+        {"execution_state": {"status": "sideways"}},
+        {"execution_state": True},
+        {"execution_state": [{}]},
+        {"execution_state": "text"},
+        {"metadata": 5},
+        {"recovery": True},
+    ],
     ids=str,
 )
 def test_a_change_that_is_not_valid_writes_nothing(

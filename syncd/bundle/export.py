@@ -32,7 +32,12 @@ from syncd.bundle.form import (
     to_be_sealed,
 )
 from syncd.entry import Entry, uuid7
-from syncd.errors import CheckpointCorruptionError, CheckpointExistsError, TaskNotFoundError
+from syncd.errors import (
+    CheckpointCorruptionError,
+    CheckpointExistsError,
+    KeyMissingError,
+    TaskNotFoundError,
+)
 from syncd.purges import recalled
 from syncd.seal import SigningKey, fingerprint, flaw, header_intact
 from syncd.store import Store
@@ -90,6 +95,10 @@ class Plan:
             self._waiting[device].append(spot)
             if spot.signed:
                 self.spots[device] += self._waiting.pop(device)
+
+    def uncovered(self) -> list[Spot]:
+        """For each device whose last entries here it has not signed, the last one of the task."""
+        return [self.spots[device_id][-1] for device_id in self._waiting]
 
     def to_sign(self, device_id: str) -> set[int]:
         """Entries of this device that no later one in the file is chained to."""
@@ -149,6 +158,16 @@ def _damaged(problem: str, entry_id: str, device_id: str) -> CheckpointCorruptio
     )
 
 
+def _unsigned(spot: Spot) -> KeyMissingError:
+    """As another device's entry it would not have been taken in: the key was this home's."""
+    return KeyMissingError(
+        f"entry {spot.entry_id} was not signed before the key of its device "
+        f"({spot.device_id}) was lost; no file was written",
+        "`syncd sync` brings it under a key that is here. Without a replica there is no proof of "
+        "who wrote it.",
+    )
+
+
 def _publish(draft: Path, output: Path, *, force: bool) -> None:
     """Give the file its name. Without `force`, whoever made one of that name meanwhile wins."""
     if force:
@@ -197,6 +216,8 @@ class _Export:
         plan = Plan({row[0] for row in self._store.rows("signing_ids")})
         for spot in self._spots():
             plan.meet(spot)
+        for spot in plan.uncovered():
+            raise _unsigned(spot)
         manifest = self._manifest(plan)
         yield manifest_bytes(manifest)
         missing: set[str] = set()

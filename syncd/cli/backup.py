@@ -61,7 +61,8 @@ def restore(app: App, name: str) -> None:
 
     node = app.node
     done = backups.restore(node.database, node.home / "backups", name)
-    sealing.complete(node)  # the copy may be from before encryption was turned on
+    node.key  # noqa: B018 (the copy may be from before the key was changed)
+    sealing.complete(node)  # or from before encryption was turned on
     document = {
         "entries": done.entries,
         "only_in_replaced": done.only_in_replaced,

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -189,11 +189,12 @@ def logs(app: App, follow: bool, lines: int) -> None:
     file = file_of(app.node.home)
     if not file.exists() and not follow:
         raise DaemonError("the daemon has not written anything yet", "`syncd start` starts it.")
-    for text in _last(file, lines):
+    place, last = _last(file, lines)
+    for text in last:
         _show(app, text)
     if follow:
         with until_interrupted():
-            for text in _following(file):
+            for text in _following(file, place):
                 _show(app, text)
 
 
@@ -207,26 +208,38 @@ def _show(app: App, text: str) -> None:
     click.echo(json.dumps(said, ensure_ascii=False) if app.json else as_text(said))
 
 
-def _last(file: Path, count: int) -> list[str]:
-    """Over the turn of a file, too."""
-    found: list[str] = []
-    for part in (file, file.with_name(file.name + ".1")):
-        if len(found) < count and part.exists():
-            found = part.read_text(encoding="utf-8", errors="replace").splitlines() + found
-    return found[-count:] if count else []
+class _Place(NamedTuple):
+    """How far a file was read, and which one that was."""
+
+    inode: int
+    position: int
 
 
-def _following(file: Path) -> Iterator[str]:
-    position, inode = (file.stat().st_size, file.stat().st_ino) if file.exists() else (0, 0)
+def _last(file: Path, count: int) -> tuple[_Place, list[str]]:
+    """Over the turn of a file, too; and where the next one begins."""
+    place, found = _whole(file, _Place(0, 0))
+    before = file.with_name(file.name + ".1")
+    if len(found) < count and before.exists():
+        found = before.read_text(encoding="utf-8", errors="replace").splitlines() + found
+    return place, found[-count:] if count else []
+
+
+def _following(file: Path, place: _Place) -> Iterator[str]:
     while True:
         time.sleep(0.2)
-        if not file.exists():
-            continue
-        if file.stat().st_ino != inode:
-            position, inode = 0, file.stat().st_ino
+        place, found = _whole(file, place)
+        yield from found
+
+
+def _whole(file: Path, place: _Place) -> tuple[_Place, list[str]]:
+    """The lines after a place; one that is still being written comes the next time."""
+    try:
         with file.open("rb") as opened:
+            inode = os.fstat(opened.fileno()).st_ino
+            position = place.position if inode == place.inode else 0
             opened.seek(position)
-            data = opened.read()
-        whole, _, _ = data.rpartition(b"\n")
-        position += len(whole) + 1 if whole else 0
-        yield from whole.decode("utf-8", "replace").splitlines()
+            lines, newline, _ = opened.read().rpartition(b"\n")
+    except FileNotFoundError:
+        return place, []
+    place = _Place(inode, position + len(lines) + len(newline))
+    return place, lines.decode("utf-8", "replace").splitlines()
