@@ -21,6 +21,7 @@ from syncd import offering, offers
 from syncd.daemon.wake import changes
 from syncd.node import Node
 from syncd.offering import Wish
+from syncd.offers import Taker
 from syncd.resume import Reader, resumed
 from syncd.service import CheckpointService
 
@@ -106,7 +107,7 @@ def orchestrate(home: Path) -> None:
     with closing(Node(home)) as node:
         for _ in changes(node.store):
             for offer in offers.ready(offers.everything(node)):
-                taken = offers.accept(node, offer.id, "next")
+                taken = offers.accept(node, offer.id, Taker("next"))
                 if taken.provisional:
                     raise AssertionError("the replica was there")
                 resumed(node, taken.task_id, Reader(home, ["syncd"], "next"))

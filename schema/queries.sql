@@ -105,6 +105,19 @@ SELECT DISTINCT entity_id FROM log
 WHERE entity <> 'checkpoint' AND entity = 'handoff' AND entity_id >= ? AND entity_id < ?
 ORDER BY entity_id LIMIT 3
 
+-- facts_naming --
+-- Those whose header has a value under a name.
+SELECT entry_id, entity_id, op, device_id, actor, at, effective_hlc, seq, meta FROM log
+WHERE entity <> 'checkpoint' AND entity = ?1 AND iif(json_valid(meta), meta ->> ?2, NULL) = ?3
+  AND (refused IS NULL OR body <> x'')
+ORDER BY seq
+
+-- message_ids --
+-- Messages whose id begins so.
+SELECT DISTINCT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'message' AND entity_id >= ? AND entity_id < ?
+ORDER BY entity_id LIMIT 3
+
 -- drop_fences --
 -- Before a task's claims are folded again.
 DELETE FROM fences WHERE task_id = ?
@@ -733,14 +746,76 @@ SELECT at FROM attempts WHERE pushed > 0 ORDER BY id DESC LIMIT 1
 SELECT at FROM attempts WHERE pulled > 0 ORDER BY id DESC LIMIT 1
 
 -- at_work --
--- Who wrote the newest checkpoint of each task that is not done, and when.
-SELECT c.agent_id, c.hlc FROM tasks t JOIN checkpoints c
-  ON c.id = (
+-- Who wrote the newest version of the newest checkpoint of each task that is in progress, where, and
+-- when; but not who has lost the task since.
+SELECT l.device_id, c.agent_id, c.task_id, c.agent_type, l.effective_hlc FROM tasks t
+JOIN checkpoints c ON c.id = (
     SELECT k.id FROM checkpoints k WHERE k.task_id = t.id AND NOT EXISTS (
       SELECT 1 FROM fences f WHERE f.task_id = t.id AND f.agent_id = k.agent_id
         AND f.device_id = k.device_id AND k.hlc > f.since AND k.hlc < f.until)
     ORDER BY k.hlc DESC, k.id DESC LIMIT 1)
-WHERE c.final = 0 AND c.status = 'in_progress' AND t.status NOT IN ('complete', 'failed')
+JOIN log l ON l.seq = c.seq
+WHERE c.final = 0 AND c.status = 'in_progress' AND c.phase <> 'handoff'
+  AND t.status IN ('', 'in_progress') AND NOT EXISTS (
+    SELECT 1 FROM fences f WHERE f.task_id = t.id AND f.agent_id = c.agent_id
+      AND f.device_id = l.device_id AND f.until = 9223372036854775807)
+
+-- present --
+-- Signs of life, each with the reason why no further one is expected, if there is one: the agent has
+-- lost the task, that is done or rests, or the agent's own newest checkpoint says that it waits.
+SELECT p.device_id, p.agent_id, p.task_id, p.agent_type, p.session_id, p.seen_ms,
+  CASE
+    WHEN EXISTS (SELECT 1 FROM fences f WHERE f.task_id = p.task_id AND f.agent_id = p.agent_id
+      AND f.device_id = p.device_id AND f.until = 9223372036854775807) THEN 'fenced'
+    WHEN t.status NOT IN ('', 'in_progress') THEN t.status
+    WHEN t.status = '' AND n.status IN ('complete', 'failed') THEN n.status
+    WHEN o.phase = 'handoff' THEN o.phase
+    WHEN o.status <> 'in_progress' THEN o.status
+    ELSE '' END
+FROM presence p
+LEFT JOIN tasks t ON t.id = p.task_id
+LEFT JOIN checkpoints n ON n.id = (
+  SELECT k.id FROM checkpoints k WHERE k.task_id = p.task_id AND NOT EXISTS (
+    SELECT 1 FROM fences f WHERE f.task_id = k.task_id AND f.agent_id = k.agent_id
+      AND f.device_id = k.device_id AND k.hlc > f.since AND k.hlc < f.until)
+  ORDER BY k.hlc DESC, k.id DESC LIMIT 1)
+LEFT JOIN checkpoints o ON o.id = (
+  SELECT k.id FROM participants q JOIN checkpoints k ON k.task_id = q.task_id
+  WHERE q.agent_id = p.agent_id AND q.task_id = p.task_id AND k.agent_id = p.agent_id
+    AND k.device_id = p.device_id
+  ORDER BY k.hlc DESC, k.id DESC LIMIT 1)
+
+-- sign --
+-- An agent's last sign of life on a device.
+SELECT device_id, agent_id, task_id, agent_type, session_id, seen_ms FROM presence
+WHERE device_id = ? AND agent_id = ? AND task_id = ?
+
+-- signs_of --
+-- Those of the agents of some devices.
+SELECT device_id, agent_id, task_id, agent_type, session_id, seen_ms FROM presence
+WHERE device_id IN (SELECT value FROM json_each(?))
+
+-- put_sign --
+-- A newer one.
+INSERT OR REPLACE INTO presence VALUES (?, ?, ?, ?, ?, ?)
+
+-- drop_sign --
+-- An agent has ended; its task, or all that it has on a device.
+DELETE FROM presence WHERE device_id = ?1 AND agent_id = ?2 AND ?3 IN ('', task_id)
+
+-- drop_signs_elsewhere --
+-- Before what the replica tells of all other devices takes their place.
+DELETE FROM presence WHERE device_id NOT IN (SELECT value FROM json_each(?))
+
+-- drop_old_signs --
+-- Nobody waits any more for agents that were last seen so long ago.
+DELETE FROM presence WHERE seen_ms < ?
+
+-- crashed_tasks --
+-- Tasks of which an agent was ever presumed to have crashed.
+SELECT DISTINCT meta ->> '$.task_id' FROM log
+WHERE entity <> 'checkpoint' AND entity = 'agent' AND json_valid(meta)
+  AND meta ->> '$.state' = 'crashed'
 
 -- own_ids --
 -- The ids that this device has had, under the key that it has now and under those before it.

@@ -152,6 +152,10 @@ class Database:
         row = self.row("state", ("device_id",))
         return row[0] if row else ""
 
+    def now_ms(self) -> int:
+        """By the clock that entries are dated with."""
+        return self._now_ms()
+
     def locked(self) -> AbstractContextManager[bool]:
         """For reads that take several steps on the one connection."""
         return self._lock

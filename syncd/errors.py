@@ -63,6 +63,10 @@ class TaskNotFoundError(CheckpointNotFoundError):
     remedy = "`syncd task list` shows what there is."
 
 
+class MessageNotFoundError(CheckpointNotFoundError):
+    remedy = "`syncd inbox AGENT --all` shows what there is."
+
+
 class CheckpointCorruptionError(CheckpointError):
     """What was read is not what was written, or nothing proves that it is."""
 

@@ -74,6 +74,11 @@ def concerning(node: Node, entity: str, about: str) -> list[Fact]:
     return _opened(entity, node.store.rows("facts_about", (entity, about)))
 
 
+def naming(node: Node, entity: str, name: str, value: str) -> list[Fact]:
+    """All whose header has this value under a name, oldest first."""
+    return _opened(entity, node.store.rows("facts_naming", (entity, name, value)))
+
+
 def told(node: Node, fact: Fact) -> dict[str, Any]:
     """What it says, verified; raises if it is damaged, or sealed with a key that is not here."""
     document: dict[str, Any] = orjson.loads(node.store.version(fact.entry_id).body)

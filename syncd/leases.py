@@ -97,14 +97,23 @@ def _turns(rows: Sequence[VersionRow]) -> Iterator[tuple[Worker, int, bool]]:
         for worker in {before, claim.giver} - {claim.holder, ("", "")}:
             yield worker, claim.hlc, True
         before = claim.holder
-    won, released = {claim.entry_id for claim in holding}, _released(rows)
-    holders = {claim.subject: claim.holder for claim in holding}
-    for claim in claims(rows):
-        if claim.entry_id in won or holders.get(claim.subject) == claim.holder:
-            continue
-        if claim.entry_id in released:  # it knows, and has done nothing in between
-            continue
+    for claim in lost(rows):
         yield claim.holder, claim.hlc, True
+
+
+def lost(rows: Sequence[VersionRow]) -> list[Claim]:
+    """Claims that counted provisionally until another turned out to have come first. Whoever has
+    let go of one knows, and has done nothing in between."""
+    holding, released = standing(rows), _released(rows)
+    won = {claim.entry_id for claim in holding}
+    holders = {claim.subject: claim.holder for claim in holding}
+    return [
+        claim
+        for claim in claims(rows)
+        if claim.entry_id not in won
+        and claim.entry_id not in released
+        and holders.get(claim.subject) != claim.holder
+    ]
 
 
 def _fenced(worker: Worker, events: Iterable[tuple[int, bool]]) -> Iterator[Fence]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from syncd import facts, tenure
+from syncd import facts, presence, tenure
 from syncd.entry import ACKNOWLEDGE, CREATE, HANDOFF
 from syncd.errors import CheckpointNotFoundError, HandoffError, UsageError
 from syncd.facts import Fact
@@ -129,11 +129,19 @@ def named(node: Node, prefix: str) -> Offer:
 # --- taking ---------------------------------------------------------------------------------------
 
 
-def accept(node: Node, prefix: str, agent: str, seconds: float | None = None) -> Offer:
+class Taker(NamedTuple):
+    """Who goes on with the work; started by whom, if not by the one who gives it."""
+
+    agent: str
+    session: str = ""
+    by: str = ""
+
+
+def accept(node: Node, prefix: str, taker: Taker, seconds: float | None = None) -> Offer:
     """Take an offer: its checkpoint is verified first, then it is claimed. Of two machines one
     gets it; where the replica cannot be asked within so many seconds, provisionally."""
     offer = named(node, prefix)
-    checked_id("agent id", agent)
+    checked_id("agent id", taker.agent)
     if offer.state == SUPERSEDED:
         raise HandoffError(
             f"hand-off {offer.id} is superseded: the task has moved on since",
@@ -143,7 +151,9 @@ def accept(node: Node, prefix: str, agent: str, seconds: float | None = None) ->
     node.store.checkpoint(offer.checkpoint_id)
     wait = node.settings["handoff.confirm_seconds"] if seconds is None else seconds
     giver = (offer.fact.meta["giver"], offer.fact.meta["giver_device"])
-    held = tenure.take(node, offer.task_id, offer.id, agent, giver, wait)
+    held = tenure.take(node, offer.task_id, offer.id, taker.agent, giver, wait)
+    kind = str(offer.document()["next_agent_type"])
+    presence.heartbeat(node, taker.agent, offer.task_id, kind, taker.session, taker.by or giver[0])
     return named(node, offer.id)._replace(claim=held.claim)
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from syncd import clock, redaction
+from syncd import clock, presence, redaction
 from syncd.canonical import MAX_DEPTH, canonical
 from syncd.checkpoint import (
     Checkpoint,
@@ -202,6 +202,15 @@ class CheckpointService:
             meta = {"task_id": child.row.task_id, **link}
             draft = Draft(uuid7(), LINK, entity_id, CREATE, user(), meta, body)
             self._store.append(draft, self._store.place(child.row.task_id))
+
+    def heartbeat(
+        self, agent_id: str, task_id: str = "", *, ended: bool = False, **said: str
+    ) -> None:
+        """Say that an agent is alive (agent_type, session, started_by), or has ended in order."""
+        if ended:
+            presence.ended(self.node, agent_id, task_id)
+        else:
+            presence.heartbeat(self.node, agent_id, task_id, **said)
 
     def _write(
         self,

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import clock, disk, running
+from syncd import agents, disk, liveness, running
 from syncd.errors import SyncdError
 from syncd.node import Node
 
 OK, ATTENTION, FAILED = "ok", "attention", "failed"
-_WARNING_MS, _STALE_MS = 30 * 60_000, 60 * 60_000
 
 
 class Need(NamedTuple):
@@ -54,6 +53,7 @@ def _unusable(node: Node, need: Need) -> dict[str, Any]:
         "conflicts": {"open": None},
         "quarantined": None,
         "agents": dict.fromkeys(("active", "warning", "stale")),
+        "notices": [],
         "jobs": [],
         "attention": [need._asdict()],
     }  # fmt: skip
@@ -71,6 +71,7 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
     state = dict(store.rows("states"))
     local, push, pull = _local(node), _push(node, state), _pull(node, state, said)
     conflicts, quarantined = store.row("counts_open") or (0, 0)
+    everybody = agents.everybody(node)
     document: dict[str, Any] = {
         "verdict": OK,
         "safe_to_close": False,
@@ -84,7 +85,8 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
         "conflicts": {"open": conflicts},
         "quarantined": quarantined,
         "keys_missing": orjson.loads(state.get("keys_missing") or "[]"),
-        "agents": agents(node),
+        "agents": agents.counts(everybody),
+        "notices": liveness.notices(node, everybody),
         "disk": {"free_bytes": disk.free(node.home),
                  "problem": disk.problem(node)},
         "jobs": said.get("jobs", []),
@@ -163,28 +165,6 @@ def _pull(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str, 
     known = max(int(state.get("cloud_seq") or 0), said.get("cloud", {}).get("cloud_seq", 0))
     behind = max(0, known - cursor)
     return {"cursor": cursor, "last_at": at or None, "behind": behind}
-
-
-def _ages(node: Node) -> dict[str, int]:
-    """By the newest checkpoint of each task that is not done: who wrote it, and how many
-    milliseconds ago."""
-    newest: dict[str, int] = {}
-    for agent, hlc in node.store.rows("at_work"):
-        newest[agent] = max(newest.get(agent, 0), clock.milliseconds(hlc))
-    now = clock.wall_ms()
-    return {agent: now - at for agent, at in newest.items()}
-
-
-def silent(node: Node) -> list[str]:
-    """Agents that are taken to have crashed."""
-    return [agent for agent, age in _ages(node).items() if age > _STALE_MS]
-
-
-def agents(node: Node) -> dict[str, int]:
-    ages = list(_ages(node).values())
-    stale = sum(age > _STALE_MS for age in ages)
-    warning = sum(_WARNING_MS < age <= _STALE_MS for age in ages)
-    return {"active": len(ages) - stale - warning, "warning": warning, "stale": stale}
 
 
 # --- what wants a person ----------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from syncd import redaction
+from syncd import agents, redaction
 from syncd.canonical import canonical
 from syncd.entry import CREATE, TASK, UPDATE, Draft, uuid7
 from syncd.errors import CheckpointExistsError, InvalidInputError, TaskNotFoundError
@@ -42,12 +42,15 @@ def change(node: Node, task_id: str, **values: Any) -> dict[str, Any]:
     return show(node, task_id)
 
 
-def show(node: Node, task_id: str, *, described: bool = True) -> dict[str, Any]:
-    """Without its title and description, nothing of a task can be damaged."""
+def show(
+    node: Node, task_id: str, *, described: bool = True, left: set[str] | None = None
+) -> dict[str, Any]:
+    """Without its title and description, nothing of a task can be damaged. `left` are those whose
+    agent has crashed, if that is known already."""
     row = _row(node, task_id)
     words = _described(node, row) if described else {}
     latest = node.store.row("task_status", (task_id,))
-    agents = node.store.rows("task_cost", (task_id,))
+    spent = node.store.rows("task_cost", (task_id,))
     return {
         "id": task_id,
         "title": words.get("title", ""),
@@ -57,7 +60,8 @@ def show(node: Node, task_id: str, *, described: bool = True) -> dict[str, Any]:
         "retention": row[3],
         "created_at": row[6],
         "heads": [head for (head,) in node.store.rows("task_heads", (task_id,))],
-        "cost": _cost(row[2], agents),
+        "reassign": task_id in (agents.to_reassign(node, task_id) if left is None else left),
+        "cost": _cost(row[2], spent),
     }
 
 
@@ -78,19 +82,20 @@ def heads(node: Node, task_id: str) -> list[dict[str, Any]]:
 
 
 def everything(node: Node) -> list[dict[str, Any]]:
-    return [show(node, task_id) for (task_id,) in node.store.rows("task_ids")]
+    left = agents.to_reassign(node)
+    return [show(node, task_id, left=left) for (task_id,) in node.store.rows("task_ids")]
 
 
-def _cost(budget: int | None, agents: list[tuple[Any, ...]]) -> dict[str, Any]:
-    tokens = sum(agent[3] for agent in agents)
+def _cost(budget: int | None, spent: list[tuple[Any, ...]]) -> dict[str, Any]:
+    tokens = sum(agent[3] for agent in spent)
     return {
         "tokens": tokens,
-        "checkpoints": sum(agent[2] for agent in agents),
+        "checkpoints": sum(agent[2] for agent in spent),
         "budget_used": round(tokens / budget, 4) if budget else None,
         "agents": [
             {"agent_id": a[0], "agent_type": a[1], "checkpoints": a[2], "tokens": a[3],
              "iterations": a[4]}
-            for a in agents
+            for a in spent
         ],
     }  # fmt: skip
 

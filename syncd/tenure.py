@@ -43,6 +43,12 @@ def holder(node: Node, task_id: str) -> Claim | None:
     return next(reversed(standing(node, task_id)), None)
 
 
+def lost(node: Node, task_id: str) -> list[Claim]:
+    """Claims of this device that counted provisionally, and have lost since."""
+    own = {row[0] for row in node.store.rows("own_ids")}
+    return [claim for claim in leases.lost(_rows(node, task_id)) if claim.holder[1] in own]
+
+
 def _rows(node: Node, task_id: str) -> list[fold.VersionRow]:
     return [fold.opened(row) for row in node.store.rows("versions_of", (task_id, LEASE))]
 

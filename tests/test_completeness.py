@@ -212,6 +212,7 @@ def accepted(stage: Stage) -> str:
     return handoff
 
 
+MESSAGE = ("message", "send", "--to", "ann", "--task", "t")
 CREATE = ("checkpoint", "create", "--task", "another", "--agent", "bob", "--pending", "x")
 STEPS: dict[str, Step] = {
     "checkpoint create": writes(lambda s: CREATE),
@@ -248,6 +249,16 @@ STEPS: dict[str, Step] = {
     "checkpoint list": reads("checkpoint", "list"),
     "checkpoint search": reads("checkpoint", "search", "x"),
     "checkpoint diff": Step(READS, lambda s: ("checkpoint", "diff", s.shared, s.shared)),
+    "message send": Step(TELLS, lambda s: (*MESSAGE, "look")),
+    "message ack": Step(
+        TELLS, lambda s: ("message", "ack", s.one.json(*MESSAGE, "look")["id"], "--agent", "ann")
+    ),
+    "heartbeat": quiet("heartbeat", "--agent", "ann", "--task", "t", "--session", "s"),
+    # The agent wrote the task's newest checkpoint: that it has ended is worth an entry.
+    "heartbeat --ended": Step(TELLS, lambda s: ("heartbeat", "--ended", "--agent", "ann")),
+    "agents": reads("agents", "--all"),
+    "inbox": reads("inbox", "ann"),
+    "invocations": reads("invocations"),
     "task list": reads("task", "list"),
     "task heads": reads("task", "heads", "t"),
     "resume": reads("resume", "t"),

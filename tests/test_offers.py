@@ -29,6 +29,7 @@ from syncd.errors import (
 )
 from syncd.node import Node
 from syncd.offering import Wish
+from syncd.offers import Taker
 from syncd.vocabulary import HandoffTrigger
 
 __all__ = ["ann", "bob", "runner", "team"]
@@ -136,7 +137,7 @@ def damage(service: CheckpointService, checkpoint_id: str) -> None:
 def test_what_was_accepted_is_held_and_then_acknowledged(service: CheckpointService) -> None:
     node, offer = service.node, offered(service)
     assert [found.id for found in offers.ready(offers.everything(node))] == [offer.id]
-    taken = offers.accept(node, offer.id[:13], "bob")
+    taken = offers.accept(node, offer.id[:13], Taker("bob"))
     assert (taken.state, taken.provisional) == (offers.ACCEPTED, False)
     assert taken.document()["holder"] == "bob"
     assert taken.document()["fence"] > 0
@@ -146,17 +147,17 @@ def test_what_was_accepted_is_held_and_then_acknowledged(service: CheckpointServ
 
 def test_the_next_checkpoint_is_a_child_of_the_one_handed_over(service: CheckpointService) -> None:
     offer = offered(service)
-    offers.accept(service.node, offer.id, "bob")
+    offers.accept(service.node, offer.id, Taker("bob"))
     child = service.create_checkpoint(TASK, "bob")
     assert child.recovery.last_successful_state == offer.checkpoint_id
 
 
 def test_a_second_agent_is_refused_and_leaves_nothing_behind(service: CheckpointService) -> None:
     offer = offered(service)
-    offers.accept(service.node, offer.id, "bob")
+    offers.accept(service.node, offer.id, Taker("bob"))
     entries = service.node.store.row("newest")
     with pytest.raises(LeaseHeldError, match="bob holds it") as caught:
-        offers.accept(service.node, offer.id, "cat")
+        offers.accept(service.node, offer.id, Taker("cat"))
     assert caught.value.exit_code == 7
     assert service.node.store.row("newest") == entries
 
@@ -164,15 +165,15 @@ def test_a_second_agent_is_refused_and_leaves_nothing_behind(service: Checkpoint
 def test_to_accept_twice_is_to_accept_once(service: CheckpointService) -> None:
     """A command that was killed before it could answer is simply repeated."""
     offer = offered(service)
-    first = offers.accept(service.node, offer.id, "bob")
-    assert offers.accept(service.node, offer.id, "bob") == first
+    first = offers.accept(service.node, offer.id, Taker("bob"))
+    assert offers.accept(service.node, offer.id, Taker("bob")) == first
 
 
 def test_only_its_holder_acknowledges(service: CheckpointService) -> None:
     offer = offered(service)
     with pytest.raises(HandoffError, match="accepted by nobody"):
         offers.acknowledge(service.node, offer.id)
-    offers.accept(service.node, offer.id, "bob")
+    offers.accept(service.node, offer.id, Taker("bob"))
     with pytest.raises(LeaseHeldError):
         offers.acknowledge(service.node, offer.id, "cat")
 
@@ -181,8 +182,8 @@ def test_a_newer_offer_takes_the_place_of_one_that_nobody_took(service: Checkpoi
     old, new = offered(service), offered(service)
     assert [found.state for found in offers.everything(service.node)] == ["superseded", "open"]
     with pytest.raises(HandoffError, match="superseded"):
-        offers.accept(service.node, old.id, "bob")
-    assert offers.accept(service.node, new.id, "bob").state == offers.ACCEPTED
+        offers.accept(service.node, old.id, Taker("bob"))
+    assert offers.accept(service.node, new.id, Taker("bob")).state == offers.ACCEPTED
 
 
 def test_the_most_urgent_comes_first_then_the_oldest(service: CheckpointService) -> None:
@@ -198,7 +199,7 @@ def test_a_damaged_checkpoint_is_not_accepted(service: CheckpointService) -> Non
     offer = offered(service)
     damage(service, offer.checkpoint_id)
     with pytest.raises(CheckpointCorruptionError):
-        offers.accept(service.node, offer.id, "bob")
+        offers.accept(service.node, offer.id, Taker("bob"))
     assert tenure.holder(service.node, TASK) is None
 
 
@@ -206,7 +207,7 @@ def test_a_damaged_offer_is_not_accepted(service: CheckpointService) -> None:
     offer = offered(service)
     damage(service, offer.fact.entry_id)
     with pytest.raises(CheckpointCorruptionError):
-        offers.accept(service.node, offer.id, "bob")
+        offers.accept(service.node, offer.id, Taker("bob"))
 
 
 # --- the one who gave it away ---------------------------------------------------------------------
@@ -216,7 +217,7 @@ def test_work_after_the_hand_off_is_a_branch_and_not_what_the_next_agent_reads(
     service: CheckpointService, caplog: pytest.LogCaptureFixture
 ) -> None:
     offer = offered(service)
-    offers.accept(service.node, offer.id, "bob")
+    offers.accept(service.node, offer.id, Taker("bob"))
     mine = service.create_checkpoint(TASK, "bob")
     late = [service.create_checkpoint(TASK, "ann") for _ in range(2)]
     assert "is now another's" in caplog.text
@@ -230,7 +231,7 @@ def test_work_after_the_hand_off_is_a_branch_and_not_what_the_next_agent_reads(
 
 
 def test_who_gave_it_away_cannot_give_it_away_again(service: CheckpointService) -> None:
-    offers.accept(service.node, offered(service).id, "bob")
+    offers.accept(service.node, offered(service).id, Taker("bob"))
     with pytest.raises(LeaseHeldError, match="ann cannot hand it over"):
         offered(service, agent="ann")
     # Bob has taken it and written nothing yet: it is his to give.
@@ -238,9 +239,9 @@ def test_who_gave_it_away_cannot_give_it_away_again(service: CheckpointService) 
 
 
 def test_who_takes_it_back_goes_on_where_the_other_stopped(service: CheckpointService) -> None:
-    offers.accept(service.node, offered(service).id, "bob")
+    offers.accept(service.node, offered(service).id, Taker("bob"))
     theirs = service.create_checkpoint(TASK, "bob")
-    offers.accept(service.node, offered(service).id, "ann")
+    offers.accept(service.node, offered(service).id, Taker("ann"))
     back = service.create_checkpoint(TASK, "ann")
     assert back.recovery.last_successful_state != theirs.metadata.checkpoint_id
     line = [found.metadata.agent_id for found in service.get_checkpoint_history(TASK)]
@@ -297,8 +298,8 @@ def test_a_race_has_exactly_one_winner(team: Team) -> None:
                 with node.syncing() as engine:
                     engine.sync()
             got = raced(
-                partial(offers.accept, first, offer.id, "ann's next"),
-                partial(offers.accept, second, offer.id, "bob"),
+                partial(offers.accept, first, offer.id, Taker("ann's next")),
+                partial(offers.accept, second, offer.id, Taker("bob")),
             )
             won = [found for found in got if isinstance(found, offers.Offer)]
             lost = [found for found in got if isinstance(found, LeaseHeldError)]
@@ -375,8 +376,8 @@ def test_a_replica_that_was_restored_does_not_give_it_to_the_one_who_lost(team: 
     dump = team.dumped()
     with nodes(one, two) as (first, second):
         got = raced(
-            partial(offers.accept, first, handoff, "ann's next"),
-            partial(offers.accept, second, handoff, "bob"),
+            partial(offers.accept, first, handoff, Taker("ann's next")),
+            partial(offers.accept, second, handoff, Taker("bob")),
         )
     [won] = [found for found in got if isinstance(found, offers.Offer)]
     holder = won.document()["holder"]

@@ -47,11 +47,17 @@ LAYERS = (
     ("handoff",),
     ("discretion",),
     ("node", "breaker", "running", "unit"),
-    ("service", "disk", "retention", "trial", "tasks"),
+    ("disk", "retention", "trial"),
     ("sealing", "facts"),
+    ("invocations",),
+    ("presence",),
+    ("agents",),
+    ("messages",),
+    ("service", "tasks"),
     ("tenure",),
     ("offers",),
     ("offering",),
+    ("liveness",),
     ("status", "demo", "resume"),
     (
         "diagnosis",
@@ -221,6 +227,7 @@ HEAVY = ("pydantic", "psycopg", "apscheduler", "sqlite_utils", "cryptography", "
         "from syncd.store import Store",
         "import syncd.triggers",
         "import syncd.resume",
+        "import syncd.presence",
     ],
 )
 def test_the_light_start_imports_nothing_heavy(start: str) -> None:

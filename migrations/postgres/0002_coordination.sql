@@ -191,8 +191,9 @@ BEGIN
   END IF;
 END $$;
 
--- Signs of life of a device's agents, each with the milliseconds since; those of all other devices
--- come back the same way. By this server's clock alone: devices' clocks differ.
+-- Signs of life of all of a device's agents, each with the milliseconds since; those of all other
+-- devices come back the same way. By this server's clock alone: devices' clocks differ. Whoever is
+-- not among them any more has ended.
 CREATE FUNCTION syncd.presence(organization uuid, device uuid, agents text[], tasks text[],
                                types text[], sessions text[], ages bigint[])
 RETURNS TABLE (device_id uuid, agent_id text, task_id text, agent_type text, session_id text,
@@ -218,6 +219,10 @@ BEGIN
     agent_type = excluded.agent_type, session_id = excluded.session_id,
     seen_at = excluded.seen_at
     WHERE excluded.seen_at > a.seen_at;
+  DELETE FROM syncd.agents a
+  WHERE a.organization_id = organization AND a.device_id = device AND NOT EXISTS (
+    SELECT FROM unnest(agents, tasks) AS i(agent, task)
+    WHERE i.agent = a.agent_id AND i.task = a.task_id);
   RETURN QUERY SELECT a.device_id, a.agent_id, a.task_id, a.agent_type, a.session_id,
     greatest(0, extract(epoch FROM now - a.seen_at) * 1000)::bigint
   FROM syncd.agents a

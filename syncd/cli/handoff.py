@@ -91,12 +91,16 @@ def _watch(app: App, *, everything: bool) -> None:
 @handoff.command()
 @click.argument("handoff_id", metavar="ID")
 @click.option("--agent", envvar="SYNCD_AGENT", required=True, help="Who goes on with the work.")
+@click.option("--session", envvar="SYNCD_SESSION", default="", help="Its session.")
+@click.option("--by", default="", help="Who starts that agent (else who handed over).")
 @click.option(
     "--wait", "seconds", type=click.FloatRange(0), metavar="SECONDS",
     help="How long to wait for the replica's word (else handoff.confirm_seconds).",
 )  # fmt: skip
 @verb
-def accept(app: App, handoff_id: str, agent: str, seconds: float | None) -> None:
+def accept(
+    app: App, handoff_id: str, agent: str, session: str, by: str, seconds: float | None
+) -> None:
     """Take a hand-off and print the prompt to go on with.
 
     Its checkpoint is verified first. Of several that want it exactly one gets it while the replica
@@ -104,7 +108,7 @@ def accept(app: App, handoff_id: str, agent: str, seconds: float | None) -> None
     """
     from syncd import offers
 
-    taken = offers.accept(app.node, handoff_id, agent, seconds)
+    taken = offers.accept(app.node, handoff_id, offers.Taker(agent, session, by), seconds)
     prompt = _prompt(app, taken, agent)
     if taken.provisional:
         warn(

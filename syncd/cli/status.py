@@ -13,6 +13,7 @@ from syncd.cli import render
 from syncd.cli.verb import App, until_interrupted, verb
 
 _EXIT = {"ok": 0, "attention": 3, "failed": 1}
+_NOTICES = 5
 _COLOURS = {"online": "green", "offline": "yellow", "unconfigured": None}
 
 
@@ -56,12 +57,22 @@ def screen(document: dict[str, Any]) -> str:
     if document["verdict"] != "failed":
         lines += ["", *_facts(document)]
     for need in document["attention"]:
-        lines += [
-            "",
-            render.wrapped(click.style("! ", fg="yellow", bold=True) + need["what"], indent="  "),
-            render.wrapped("  " + need["remedy"], indent="  "),
-        ]
+        lines += _point(click.style("! ", fg="yellow", bold=True), need)
+    for notice in document["notices"][:_NOTICES]:
+        lines += _point("- ", notice)
+    if more := len(document["notices"][_NOTICES:]):
+        lines += ["", f"- and {more} more: syncd agents"]
     return "\n".join(lines)
+
+
+def _point(mark: str, told: dict[str, str]) -> list[str]:
+    """Others chose some of the words."""
+    what, remedy = render.clean(told["what"]), render.clean(told["remedy"])
+    return [
+        "",
+        render.wrapped(mark + what, indent="  "),
+        render.wrapped("  " + remedy, indent="  "),
+    ]
 
 
 def _verdict(document: dict[str, Any]) -> str:
@@ -89,8 +100,8 @@ def _verdict(document: dict[str, Any]) -> str:
 def _facts(document: dict[str, Any]) -> list[str]:
     push, pull, local = document["push"], document["pull"], document["local"]
     conflicts, found = document["conflicts"]["open"], document["agents"]
-    agents = f"{found['active']} active, {found['warning']} quiet for 30 minutes, "
-    agents += _marked(f"{found['stale']} for 60", found["stale"])
+    agents = f"{found['active']} active, {found['warning']} silent, "
+    agents += _marked(f"{found['stale']} presumed to have crashed", found["stale"])
     rows = [
         ("Daemon", _daemon(document["daemon"])),
         ("Replica", _replica(document["cloud"])),

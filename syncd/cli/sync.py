@@ -31,9 +31,18 @@ def sync(app: App, push_only: bool, pull_only: bool) -> None:
         raise click.UsageError("--push-only and --pull-only exclude each other")
     with _progress(app) as progress, _exchange(app, progress) as engine:
         outcome = engine.sync(push=not pull_only, pull=not push_only)
+        _exchange_signs(app, engine)
     _finish_purges(app)
     document = {**outcome._asdict(), "state": "online"}
     app.emit(document, lambda: _told(outcome))
+
+
+def _exchange_signs(app: App, engine: Engine) -> None:
+    """Who is at work here, and elsewhere; an auditor only hears."""
+    from syncd import agents
+
+    signs = agents.own_signs(app.node) if engine.may_write() else []
+    agents.exchange(app.node, engine.replica, signs)
 
 
 def _finish_purges(app: App) -> None:

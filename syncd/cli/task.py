@@ -74,7 +74,7 @@ def list_(app: App) -> None:
     rows = [
         (
             t["id"],
-            t["status"],
+            f"{t['status']}, reassign" if t["reassign"] else t["status"],
             t["cost"]["checkpoints"],
             t["cost"]["tokens"],
             t["budget"],
@@ -125,6 +125,9 @@ def _text(task: dict[str, Any]) -> str:
     ]
     if task["description"]:
         lines.append(f"About       {task['description']}")
+    if task["reassign"]:
+        words = "its agent is presumed to have crashed: another may take over (syncd agents)"
+        lines.append(click.style(f"Reassign    {words}", fg="yellow"))
     if len(task["heads"]) > 1:
         lines.append(click.style(f"Forked      {len(task['heads'])} heads", fg="yellow"))
     lines += [f"Head        {head}" for head in task["heads"]]

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 
-from syncd import clock, disk
+from syncd import agents, clock, disk
 from syncd.breaker import Breaker
 from syncd.daemon import logs
+from syncd.daemon.signs import Signs
 from syncd.errors import (
     DivergedError,
     KeyChangedError,
@@ -33,8 +34,8 @@ from syncd.replica import Replica
 from syncd.sync import Engine
 
 UNCONFIGURED, ONLINE, OFFLINE = "unconfigured", "online", "offline"
-PUSH, PULL, REPORT, NEWS = "push", "pull", "report", "news"
-LOOK, LOOK_AGAIN = "look", "look again"
+PUSH, PULL, REPORT, NEWS, PRESENCE = "push", "pull", "report", "news", "presence"
+LOOK, LOOK_AGAIN, HEARD = "look", "look again", "heard"
 HURRY, RELOAD, REOPEN = "hurry", "reload", "reopen"
 _REPORT_SECONDS = 2.0
 _NEVER = float("inf")
@@ -78,6 +79,7 @@ class Exchanger(threading.Thread):
         self._engine: Engine | None = None
         self._version: object = None
         self._report_at = self._announce_at = self._look_at = _NEVER
+        self._signs = Signs(node)
         self._looks = 0
         self._stop_by = _NEVER
         self._failure = ""
@@ -138,11 +140,14 @@ class Exchanger(threading.Thread):
         now = time.monotonic()
         if self.breaker.blocks:
             return {PUSH, PULL} if now >= self.breaker.retry_at else set()
-        due = {REPORT} if now >= min(self._report_at, self._announce_at) else set()
+        due = {REPORT} if now >= self._tell_at() else set()
         return due | {LOOK_AGAIN} if now >= self._look_at else due
 
+    def _tell_at(self) -> float:
+        return min(self._report_at, self._announce_at, self._signs.due)
+
     def _sleep(self) -> None:
-        due = min(self._report_at, self._announce_at, self._look_at)
+        due = min(self._tell_at(), self._look_at)
         pause = (self.breaker.retry_at if self.breaker.blocks else due) - time.monotonic()
         watched = [self._bell]
         if self._engine and self._replica and self._replica.fileno() >= 0:
@@ -191,17 +196,21 @@ class Exchanger(threading.Thread):
         engine = self._engine
         if engine is None or self._replica is None:
             return
-        if self._replica.news() or NEWS in wanted:
+        if self._replica.news():
+            wanted.add(HEARD)
+        if wanted & {HEARD, NEWS}:
             wanted.add(PULL)
         if self._looked(wanted):
             wanted.add(PUSH)
+            self._signs.look(time.monotonic())
         pushed = self._push(engine) if PUSH in wanted else 0
         pulled = self._pull(engine) if PULL in wanted else 0
+        self._heed_signs(wanted, pushed, pulled)
         self._tell(engine, pushed + pulled)
         if not wanted & {PUSH, PULL, REPORT}:
             return  # it was not asked
         if self._replica.news():  # it came with an answer
-            self.want(PULL)
+            self.want(HEARD)
         self.cloud = self.cloud._replace(
             state=ONLINE, as_of=clock.iso(clock.wall_ms()), last_error="", remedy="",
             needs_person=False,
@@ -216,6 +225,7 @@ class Exchanger(threading.Thread):
             standing = engine.meet()
         told = self._replica.listen(standing.channel)
         self._engine = engine
+        self._signs.ask(time.monotonic())
         skew = int(engine.exchange.state("skew_ms") or 0)
         self.cloud = self.cloud._replace(
             skew_ms=skew, cloud_seq=standing.cloud_seq, told_of_news=told
@@ -279,8 +289,20 @@ class Exchanger(threading.Thread):
             logs.info("pulled", entries=new, ms=_ms(began))
         return new
 
+    def _heed_signs(self, wanted: set[str], pushed: int, pulled: int) -> None:
+        """Being told of news when there are no entries means that somebody came or went."""
+        now = time.monotonic()
+        if pushed:
+            self._signs.written(now)
+        silent = PRESENCE in wanted and agents.overdue(self._node)
+        if silent or (HEARD in wanted and not pulled):
+            self._signs.ask(now)
+
     def _tell(self, engine: Engine, moved: int) -> None:
         now = time.monotonic()
+        if now >= self._signs.due:
+            self._signs.speak(engine, now)
+            self._announce_later(engine)
         if now >= self._announce_at:
             engine.announce()
             self._announce_later(engine)
@@ -332,6 +354,7 @@ class Exchanger(threading.Thread):
 
     def _hang_up(self) -> None:
         replica, self._replica, self._engine = self._replica, None, None
+        self._signs = Signs(self._node)
         if replica is not None:
             with suppress(Exception):
                 replica.close()

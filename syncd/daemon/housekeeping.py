@@ -8,8 +8,11 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from syncd import backup, disk, retention, sealing, status
+from syncd import backup, disk, liveness, retention, sealing
+from syncd.daemon import desktop
+from syncd.liveness import LOST
 from syncd.node import Node
+from syncd.presence import CRASHED
 from syncd.seal import flaw
 
 _WAL_BYTES = 4_000_000
@@ -84,9 +87,16 @@ def seal(node: Node) -> Done:
 
 
 def stale_agents(node: Node) -> Done:
-    """Who has not been heard of for an hour while his task is not done."""
-    found = sorted(status.silent(node))
-    return {"stale": found} if found else {}
+    """Who has fallen silent while his task is not done, or was heard again."""
+    found = liveness.scan(node)
+    told = [event for event in found if event.kind in (CRASHED, LOST)]
+    if told:
+        more = f" And {len(told) - 1} more: syncd status" if told[1:] else ""
+        desktop.notify("syncd", told[0].words + more)
+    return {
+        kind: [f"{event.agent} ({event.task_id})" for event in found if event.kind == kind]
+        for kind in sorted({event.kind for event in found})
+    }
 
 
 def sample(node: Node) -> Done:

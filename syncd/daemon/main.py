@@ -15,7 +15,7 @@ from typing import Any
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from syncd import clock, running
+from syncd import clock, liveness, running
 from syncd.daemon import exchanger, housekeeping, logs
 from syncd.daemon.exchanger import Exchanger
 from syncd.daemon.notify import Notifier
@@ -30,13 +30,13 @@ _TICK_SECONDS = 1.0
 _SETTLE_SECONDS = 0.2
 # Behind a pooler nobody can be told of news.
 _UNTOLD_SECONDS = 5.0
-_PRESENCE_SECONDS = 300
+# So many times the pause between two scans must have passed since the last one.
+_ASLEEP = 3
 _NEVER = float("inf")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCONT)
 
 
 _HOUSE = (
-    ("stale scan", 300, housekeeping.stale_agents),
     ("log merge", 600, housekeeping.merge_log),
     ("purge clean-up", 600, housekeeping.clean),
     ("sealing", 3_600, housekeeping.seal),
@@ -62,6 +62,7 @@ class Daemon:
         self._settings_file = _signature(node)
         self._done: dict[str, dict[str, Any]] = {}
         self._results: dict[str, dict[str, Any]] = {}
+        self._scanned = time.time()
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -202,7 +203,9 @@ class Daemon:
         poll = self._node.settings["daemon.poll_seconds"]
         self._every("push", poll, partial(self._exchanger.want, exchanger.PUSH))
         self._every("pull", self._pull_seconds(), partial(self._exchanger.want, exchanger.PULL))
-        self._every("presence", _PRESENCE_SECONDS, partial(self._exchanger.want, exchanger.REPORT))
+        pace = liveness.pace_seconds(self._node)
+        self._every("presence", pace, partial(self._exchanger.want, exchanger.PRESENCE))
+        self._every("stale scan", pace, partial(self._keep_house, "stale scan", self._scan))
         for name, seconds, do in _HOUSE:
             self._every(name, seconds, partial(self._keep_house, name, do), soon=_SOON.get(name, 0))
         if not self._scheduler.running:
@@ -240,6 +243,12 @@ class Daemon:
         if done and done != self._results.get(name):
             logs.info(name, **done)
         self._results[name] = done
+
+    def _scan(self, node: Node) -> dict[str, Any]:
+        """Agents that were suspended with the machine get a moment to give a sign of life."""
+        before, self._scanned = self._scanned, time.time()
+        asleep = self._scanned - before > _ASLEEP * liveness.pace_seconds(node)
+        return {} if asleep else housekeeping.stale_agents(node)
 
     # --- telling ------------------------------------------------------------------------------
 

@@ -14,13 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from syncd import offers, tasks, tenure, workspace
+from syncd import offers, presence, tasks, tenure, workspace
 from syncd.checkpoint import Checkpoint
 from syncd.entry import uuid7
 from syncd.errors import CheckpointNotFoundError, LeaseHeldError
+from syncd.invocations import invoked
 from syncd.items import Workspace
 from syncd.loop import judge
 from syncd.loop.child import Command, Ran, run
+from syncd.node import user
+from syncd.offers import Taker
 from syncd.resume import Reader, resumed
 from syncd.service import CheckpointService
 from syncd.triggers import Circumstances, action
@@ -85,9 +88,10 @@ class Loop:
         start, first = self._mark(newest), newest.metadata.iteration + 1 if newest else 1
         while True:
             number = first + len(self._history)
-            if not self._taken_over(number):
+            session = uuid7()
+            if not self._taken_over(number, session):
                 return self._report(judge.TAKEN)
-            iteration = self._once(number)
+            iteration = self._once(number, session)
             self._history.append(iteration)
             stop = judge.verdict(self._history, self._plan.limits, start,
                                  over_budget=self._over_budget())  # fmt: skip
@@ -100,7 +104,7 @@ class Loop:
     def _agent(self, number: int) -> str:
         return f"{self._agent_type}-{number}"
 
-    def _taken_over(self, number: int) -> bool:
+    def _taken_over(self, number: int, session: str) -> bool:
         """Take what was offered, on this machine or another. False if the work is another
         machine's by now."""
         node = self._service.node
@@ -108,7 +112,7 @@ class Loop:
         try:
             for offer in offers.ready(waiting):
                 self._agent_type = self._following(offer.document()["next_agent_type"])
-                offers.accept(node, offer.id, self._agent(number))
+                offers.accept(node, offer.id, Taker(self._agent(number), session, user()))
                 offers.acknowledge(node, offer.id)
         except LeaseHeldError:
             return False
@@ -119,16 +123,20 @@ class Loop:
         """Where it has no command of its own, the same command goes on."""
         return agent_type if agent_type in self._plan.by_type else self._agent_type
 
-    def _once(self, number: int) -> judge.Iteration:
-        agent, session = self._agent(number), uuid7()
-        before = self._newest()
+    def _once(self, number: int, session: str) -> judge.Iteration:
+        agent, before = self._agent(number), self._newest()
+        invoked(self._service.node, self._plan.task, agent, user(), session, self._agent_type)
         with tempfile.TemporaryDirectory(prefix="syncd-loop-") as place:
             command = self._command(agent, session, number, Path(place))
             try:
-                ran = run(command, self._plan.seconds, self._watcher.show, self._tick(number))
+                ran = run(
+                    command, self._plan.seconds, self._watcher.show, self._tick(number, session)
+                )
             except KeyboardInterrupt:
                 self._leave_word(agent, session, number, "interrupted by the user")
                 raise
+            finally:
+                presence.ended(self._service.node, agent, self._plan.task)
         after = self._newest()
         if after is None or (before and after.revision == before.revision):
             after = self._written_for(agent, session, number, ran)
@@ -166,8 +174,11 @@ class Loop:
                                 self._plan.task, "--agent", agent, "--completed", "…"])  # fmt: skip
             return _FIRST.format(task=self._plan.task, command=command)
 
-    def _tick(self, number: int) -> Callable[[], None]:
+    def _tick(self, number: int, session: str) -> Callable[[], None]:
         def tick() -> None:
+            presence.heartbeat(
+                self._service.node, self._agent(number), self._plan.task, self._agent_type, session
+            )
             tokens = self._tokens()
             spent = f", {tokens:,} tokens" if tokens else ""
             minutes, seconds = divmod(int(time.monotonic() - self._began), 60)

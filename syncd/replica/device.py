@@ -251,11 +251,13 @@ class Replica:
                 line.shutdown(socket.SHUT_RDWR)
 
     def news(self) -> bool:
-        """Whether something was announced since the last call. Raises if the connection ended."""
+        """Whether another has announced something since the last call. Raises if the connection
+        ended."""
         if self._connection is None:
             return False
         with link.translated():
-            return bool(list(self._connection.notifies(timeout=0)))
+            told = {notice.pid for notice in self._connection.notifies(timeout=0)}
+            return bool(told - {self._connection.info.backend_pid})
 
     def report(self, device_id: str, pulled: int, pending: int) -> None:
         self.rows("report", self.organization, device_id, pulled, pending)

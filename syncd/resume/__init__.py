@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from syncd import messages
 from syncd.config import default_home
 from syncd.node import Node
-from syncd.resume.attention import warnings
+from syncd.resume.attention import Inbox, warnings
 from syncd.resume.claims import Claim
 from syncd.resume.fit import Room, fitted
 from syncd.resume.gather import Found, gathered
@@ -28,6 +29,7 @@ class Resumption(NamedTuple):
     prompt: str
     left_out: dict[str, int]
     advice: Advice | None
+    unread: int
 
     @property
     def unverified(self) -> list[Claim]:
@@ -46,6 +48,7 @@ class Resumption(NamedTuple):
             "advice": self.advice._asdict() if self.advice else None,
             "heads": found.task["heads"],
             "conflicts": found.conflicts,
+            "unread_messages": self.unread,
             "skipped": [gone._asdict() for gone in found.skipped],
             "prompt": self.prompt,
         }
@@ -64,7 +67,8 @@ class Reader(NamedTuple):
 def resumed(node: Node, task_id: str, reader: Reader) -> Resumption:
     """The prompt for a task, checked against the repository that its reader stands in."""
     found = gathered(node, task_id, reader.start)
-    told = warnings(found, node.settings)
+    inbox = _inbox(node, reader.agent or _before(found.document))
+    told = warnings(found, node.settings, inbox)
     facts = Facts(
         Task(task_id, found.task["title"], found.task["description"]),
         found.document,
@@ -75,15 +79,23 @@ def resumed(node: Node, task_id: str, reader: Reader) -> Resumption:
         node.settings["handoff.insist_percent"],
     )
     shown = fitted(sections(facts), reader.rooms, f"`syncd resume {text(shlex.quote(task_id))}`")
-    return Resumption(found, shown.text, shown.left_out, told.advice)
+    return Resumption(found, shown.text, shown.left_out, told.advice, len(inbox.unread))
+
+
+def _inbox(node: Node, agent: str) -> Inbox:
+    unread = messages.inbox(node, agent)
+    return Inbox(agent, unread, messages.document(node, unread[0])["subject"] if unread else "")
+
+
+def _before(document: dict[str, Any]) -> str:
+    return str(mapping(document.get("metadata")).get("agent_id", ""))
 
 
 def _command(node: Node, document: dict[str, Any], task_id: str, reader: Reader) -> tuple[str, ...]:
     """How this reader writes its own checkpoint."""
     home = () if node.home == default_home() else ("--home", str(node.home))
-    before = str(mapping(document.get("metadata")).get("agent_id", ""))
     return (
         *reader.program, *home, "checkpoint", "create", "--continue",
-        "--task", task_id, "--agent", reader.agent or before,
+        "--task", task_id, "--agent", reader.agent or _before(document),
         "--completed", "WHAT IS DONE", "--pending", "WHAT IS NEW", "--decision", "WHAT, AND WHY",
     )  # fmt: skip

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from syncd.messages import Message
 from syncd.resume.gather import Found
 from syncd.resume.text import counted, listed, mapping, text
 from syncd.triggers import Advice, advice
+
+
+class Inbox(NamedTuple):
+    """What the agent that goes on was told and has not acknowledged, newest first."""
+
+    agent: str
+    unread: list[Message]
+    subject: str
 
 
 class Told(NamedTuple):
@@ -15,7 +25,7 @@ class Told(NamedTuple):
     advice: Advice | None
 
 
-def warnings(found: Found, settings: Mapping[str, Any]) -> Told:
+def warnings(found: Found, settings: Mapping[str, Any], inbox: Inbox) -> Told:
     """The weightiest first. The advice is about the context of the agent before."""
     metrics = mapping(found.document.get("metrics"))
     used = metrics.get("context_used_percent")
@@ -24,12 +34,20 @@ def warnings(found: Found, settings: Mapping[str, Any]) -> Told:
         [
             *_record(found),
             *_standing(found),
+            *_unread(inbox),
             *_code(found),
             *_effort(found, settings, metrics),
             *_context(advised),
         ],
         advised,
     )
+
+
+def _unread(inbox: Inbox) -> Iterator[str]:
+    if inbox.unread:
+        many = counted(len(inbox.unread), "unread message")
+        about = f", the newest about “{text(inbox.subject, 80)}”" if inbox.subject else ""
+        yield f"{many} for you{about}: `syncd inbox {text(shlex.quote(inbox.agent), 128)}`"
 
 
 def _context(advised: Advice | None) -> Iterator[str]:

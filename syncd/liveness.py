@@ -1,0 +1,188 @@
+"""What follows from silence: a warning to the agent, then the presumption that it has crashed, and
+word to the user. Every daemon looks; what one has written, the others see.
+
+The daemon of another machine waits a little longer than that of the agent's own would, as that
+knows more, and sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from syncd import agents, clock, facts, messages, presence, tenure
+from syncd.agents import ACTIVE, WARNING, Agent
+from syncd.entry import CREATE, LEASE, MESSAGE
+from syncd.fold import derived_id
+from syncd.leases import Claim
+from syncd.messages import Letter
+from syncd.node import Node
+from syncd.presence import CRASHED, MINUTE_MS, RECOVERED, WARNED, Sign, minutes_ms, transition
+
+SYNCD = "syncd"
+LOST = "lost"
+# Of the time after which an agent is warned: how much longer others wait, and how often to look.
+_GRACE, _PACE = 1 / 15, 1 / 30
+_SLOWEST_SECONDS, _FASTEST_SECONDS = 60.0, 1.0
+_RANKS = {ACTIVE: 0, WARNING: 1, CRASHED: 2, WARNED: 1}
+
+
+class Event(NamedTuple):
+    """Something that was just found out; `words` are for the user."""
+
+    kind: str
+    agent: str
+    task_id: str
+    words: str
+
+
+class Notice(NamedTuple):
+    """Something that the user may want to know, and what he can do."""
+
+    what: str
+    remedy: str
+
+
+def pace_seconds(node: Node) -> float:
+    """How often to look."""
+    wanted = minutes_ms(node, WARNING) / 1000 * _PACE
+    return min(max(wanted, _FASTEST_SECONDS), _SLOWEST_SECONDS)
+
+
+def scan(node: Node) -> list[Event]:
+    """Write what has become of whoever fell silent, or was heard again."""
+    found = [event for agent in agents.everybody(node) if (event := _looked_at(node, agent))]
+    return [*found, *_told_losers(node)]
+
+
+# --- silence --------------------------------------------------------------------------------------
+
+
+def _looked_at(node: Node, agent: Agent) -> Event | None:
+    grace = 0.0 if agent.own else minutes_ms(node, WARNING) * _GRACE
+    known = _RANKS.get(agent.recorded, 0)
+    late = agents.state_of(node, agent.age_ms - grace)
+    early = agents.state_of(node, agent.age_ms + grace)
+    if agent.expected and _RANKS[late] > known:
+        return _warned(node, agent) if late == WARNING else _crashed(node, agent)
+    if agent.state in _RANKS and _RANKS[early] < known:
+        return _recorded(node, agent, RECOVERED, f"{_name(agent.sign)} has been heard again.")
+    return None
+
+
+def _recorded(node: Node, agent: Agent, state: str, words: str) -> Event:
+    task_id, who, where = agent.sign.task_id, agent.sign.agent_id, agent.sign.device_id
+    body = {"last_seen": clock.iso(agent.sign.seen_ms)}
+    transition(node, task_id, who, where, state, body, actor=SYNCD)
+    return Event(state, who, task_id, words)
+
+
+def _warned(node: Node, agent: Agent) -> Event:
+    sign = agent.sign
+    names = (sign.about, WARNED, agent.last(RECOVERED))
+    message_id = derived_id(f"syncd message {' '.join(names)}")
+    minutes = node.settings["liveness.warning_minutes"]
+    with node.store.transaction():
+        event = _recorded(
+            node, agent, WARNED, f"{_name(sign)} has been silent for {minutes:g} minutes."
+        )
+        letter = _warning(node, sign, message_id)
+        messages.send(node, sign.agent_id, letter, sign.task_id, SYNCD, message_id)
+    return event
+
+
+def _warning(node: Node, sign: Sign, message_id: str) -> Letter:
+    heartbeat, warning, crashed = (
+        f"{node.settings[f'liveness.{name}_minutes']:g}" for name in ("heartbeat", WARNING, CRASHED)
+    )
+    task = f" --task {sign.task_id}" if sign.task_id else ""
+    return Letter(
+        f"Your last sign of life{_on(sign)} came at {clock.iso(sign.seen_ms)}; one every "
+        f"{heartbeat} minutes is usual. After {crashed} minutes of silence you are presumed to "
+        "have crashed, and others may take over.",
+        f"Silent for more than {warning} minutes: are you at work?",
+        "Write a checkpoint now, or at least show that you are alive: "
+        f"`syncd heartbeat --agent {sign.agent_id}{task}`",
+        f"syncd message ack {message_id} --agent {sign.agent_id}",
+    )
+
+
+def _crashed(node: Node, agent: Agent) -> Event:
+    minutes = agent.age_ms / MINUTE_MS
+    words = f"{_name(agent.sign)} has been silent for {minutes:.0f} minutes and is presumed to "
+    return _recorded(node, agent, CRASHED, words + "have crashed.")
+
+
+def _name(sign: Sign) -> str:
+    return f"{sign.agent_id}{_on(sign)}"
+
+
+def _on(sign: Sign) -> str:
+    return f" on task {sign.task_id}" if sign.task_id else ""
+
+
+# --- claims that lost -----------------------------------------------------------------------------
+
+
+def _told_losers(node: Node) -> list[Event]:
+    """Who held a task provisionally, until another turned out to have come first."""
+    events = []
+    for task_id, claim in _lost(node):
+        name = _loss(claim)
+        if facts.concerning(node, MESSAGE, name):
+            continue
+        letter = Letter(
+            f"The replica has the claim of another agent before yours of {claim.at}. What you "
+            "have written since then is kept as a branch.",
+            f"Task {task_id} is another's",
+            "Stop working on it, and say what is worth keeping: `syncd task heads` shows both.",
+            f"syncd message ack {name} --agent {claim.holder[0]}",
+        )
+        messages.send(node, claim.holder[0], letter, task_id, SYNCD, name)
+        events.append(Event(LOST, claim.holder[0], task_id, _lost_words(task_id, claim)))
+    return events
+
+
+def _lost(node: Node) -> list[tuple[str, Claim]]:
+    own = presence.own_ids(node)
+    claimed = {f.task_id for f in facts.every(node, LEASE) if f.op == CREATE and f.device_id in own}
+    return [(task, claim) for task in sorted(claimed) for claim in tenure.lost(node, task)]
+
+
+def _loss(claim: Claim) -> str:
+    return derived_id(f"syncd message {claim.entry_id} lost")
+
+
+def _lost_words(task_id: str, claim: Claim) -> str:
+    return f"{claim.holder[0]} went on with task {task_id} offline, and another came first."
+
+
+# --- for the user ---------------------------------------------------------------------------------
+
+
+def notices(node: Node, everybody: Iterable[Agent]) -> list[dict[str, Any]]:
+    """Who is presumed to have crashed, and whose claim was lost without his knowing yet."""
+    found = [
+        Notice(
+            f"{_name(a.sign)} is presumed to have crashed: no sign of life since "
+            f"{clock.iso(a.sign.seen_ms)}",
+            f"`syncd resume {a.sign.task_id}` shows where it stands, `syncd recover "
+            f"{a.sign.task_id} --takeover` gives it to another agent."
+            if a.sign.task_id
+            else "See whether it still runs.",
+        )
+        for a in everybody
+        if a.expected and a.state == CRASHED
+    ]
+    found += [
+        Notice(_lost_words(task_id, claim), f"`syncd task heads {task_id}` shows both branches.")
+        for task_id, claim in _lost(node)
+        if _unread(node, _loss(claim))
+    ]
+    return [notice._asdict() for notice in found]
+
+
+def _unread(node: Node, message_id: str) -> bool:
+    return bool(facts.concerning(node, MESSAGE, message_id)) and (
+        messages.find(node, message_id).acknowledged is None
+    )
