@@ -50,6 +50,21 @@ def test_the_five_minutes_work_as_written(tmp_path: Path) -> None:
     assert "Intact" in done.stdout
 
 
+def test_the_loop_over_a_real_command_works_as_written(tmp_path: Path) -> None:
+    section = README.split("To see it without an AI")[1].split("## ")[0]
+    (script,) = re.findall(r"```sh\n(.*?)```", section, re.S)
+    (shown,) = re.findall(r"```text\n(.*?)```", section, re.S)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PATH": path}, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert shown.split(" tokens,")[0] in done.stdout
+    assert (tmp_path / "book.txt").read_text().split("\n")[2] == "chapter 3"
+    assert "implementation-3" in done.stdout
+
+
 @pytest.mark.parametrize("before", ["nothing", "cloud try"])
 def test_two_machines_are_connected_as_written(
     before: str, postgres: Session, tmp_path: Path

@@ -139,6 +139,8 @@ def acknowledge(app: App, handoff_id: str, agent: str | None) -> None:
 
 
 def _table(offers: list[Offer]) -> str:
+    if not offers:
+        return "No work waits for an agent."
     columns = ("ID", "TASK", "FROM", "FOR", "PRIORITY", "TRIGGER", "STATE", "HOLDER", "TIME")
     return render.table(columns, [_row(offer.document()) for offer in offers],
                         spare=("TRIGGER", "TIME"))  # fmt: skip
