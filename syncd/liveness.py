@@ -51,23 +51,26 @@ def pace_seconds(node: Node) -> float:
 
 def scan(node: Node) -> list[Event]:
     """Write what has become of whoever fell silent, or was heard again."""
-    found = [event for agent in agents.everybody(node) if (event := _looked_at(node, agent))]
+    found = [event for agent in agents.everybody(node) for event in _looked_at(node, agent)]
     return [*found, *_told_losers(node)]
 
 
 # --- silence --------------------------------------------------------------------------------------
 
 
-def _looked_at(node: Node, agent: Agent) -> Event | None:
+def _looked_at(node: Node, agent: Agent) -> list[Event]:
+    """Also who fell silent while nobody looked is warned before anything is presumed."""
     grace = 0.0 if agent.own else minutes_ms(node, WARNING) * _GRACE
     known = _RANKS.get(agent.recorded, 0)
     late = agents.state_of(node, agent.age_ms - grace)
     early = agents.state_of(node, agent.age_ms + grace)
-    if agent.expected and _RANKS[late] > known:
-        return _warned(node, agent) if late == WARNING else _crashed(node, agent)
+    if agent.expected:
+        steps = (_warned, _crashed)[known : _RANKS[late]]
+        if steps:
+            return [step(node, agent) for step in steps]
     if agent.state in _RANKS and _RANKS[early] < known:
-        return _recorded(node, agent, RECOVERED, f"{_name(agent.sign)} has been heard again.")
-    return None
+        return [_recorded(node, agent, RECOVERED, f"{_name(agent.sign)} has been heard again.")]
+    return []
 
 
 def _recorded(node: Node, agent: Agent, state: str, words: str) -> Event:
