@@ -405,10 +405,12 @@ def team_on(cluster: Any, runner: Runner, folder: Path) -> Iterator[Team]:
 
 @cache
 def the_runner() -> Runner:
-    """One for all tests of this process. It ends when this one does."""
+    """One for all tests of this process."""
     folder = tempfile.TemporaryDirectory(prefix="syncd-commands-")
+    started = Runner(Path(folder.name))
     atexit.register(folder.cleanup)
-    return Runner(Path(folder.name))
+    atexit.register(started.close)
+    return started
 
 
 @pytest.fixture(scope="session")

@@ -789,9 +789,7 @@ def _with_new_devices(people: list[Person]) -> list[Person]:
     own_ids=st.lists(st.booleans(), min_size=3, max_size=3),
     arrival=st.integers(0, 2**32),
 )
-@settings(
-    max_examples=full(100, 1_000), suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=full(60, 1_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_replica_agrees_with_every_device_on_versions_and_conflicts(
     shared_cloud: Cloud, people: list[Person], history: list[Step], own_ids: list[bool],
     arrival: int,
