@@ -59,6 +59,8 @@ SETTINGS = (
     Setting("handoff.errors", 3, "errors in a row above which to hand off"),
     Setting("handoff.budget_percent", 80.0, "share of a task's tokens above which to hand off"),
     Setting("handoff.timeout_minutes", 60.0, "minutes of work above which to hand off"),
+    Setting("recovery.attempts", 3, "recoveries in a row without a new checkpoint before a pause"),
+    Setting("recovery.pause_minutes", 30.0, "how long that pause is"),
     Setting("cloud.dsn", "", "the replica; `syncd login` sets it, empty means local only", True),
     Setting("cloud.tls", "verify-full", "how a replica on another machine is protected"),
     Setting("admin.dsn", "", "an administrator's login, for `cloud migrate` and `admin`", True),

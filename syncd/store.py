@@ -116,7 +116,7 @@ class Store(Database):
 
     def place(self, task_id: str, agent: str = "") -> Place:
         """Where the next entry of a task goes; asked and used inside one transaction."""
-        row = self._connection.execute(self.sql["place"], (task_id, agent)).fetchone()
+        (row,) = self._fetched(self.sql["place"], (task_id, agent), 1)
         if row[0] == row[9]:
             return Place(*row[:9])
         return Place(row[9], *self.anchor()[:2], *row[3:9])
