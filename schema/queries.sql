@@ -80,6 +80,13 @@ SELECT c.id FROM checkpoints c WHERE c.task_id = ? AND NOT EXISTS (
       AND f.device_id = c.device_id AND c.hlc > f.since AND c.hlc < f.until)
 ORDER BY c.hlc DESC, c.id DESC LIMIT 1
 
+-- current_ids --
+-- All of them, newest first.
+SELECT c.id FROM checkpoints c WHERE c.task_id = ? AND NOT EXISTS (
+    SELECT 1 FROM fences f WHERE f.task_id = c.task_id AND f.agent_id = c.agent_id
+      AND f.device_id = c.device_id AND c.hlc > f.since AND c.hlc < f.until)
+ORDER BY c.hlc DESC, c.id DESC
+
 -- newest_of_agent --
 -- The newest checkpoint of a task that an agent wrote on this device.
 SELECT c.id FROM checkpoints c JOIN state s ON s.name = 'device_id' AND s.value = c.device_id
@@ -125,6 +132,11 @@ DELETE FROM fences WHERE task_id = ?
 -- put_fence --
 -- From when to when what a worker writes about a task is a branch.
 INSERT INTO fences VALUES (?, ?, ?, ?, ?)
+
+-- fenced_off --
+-- Whether a checkpoint was written by one who had lost the task.
+SELECT 1 FROM fences
+WHERE task_id = ?1 AND agent_id = ?2 AND device_id = ?3 AND since < ?4 AND until > ?4
 
 -- checkpoint --
 -- One checkpoint with its entry.
@@ -231,6 +243,14 @@ ORDER BY c.hlc DESC, c.id DESC
 SELECT agent_id, agent_type, COUNT(*), SUM(tokens), MAX(iteration)
 FROM checkpoints WHERE task_id = ? GROUP BY agent_id, agent_type ORDER BY SUM(tokens) DESC, agent_id
 
+-- segments --
+-- What each stretch of a task has cost: checkpoints of one agent that follow each other in time.
+SELECT agent_id, agent_type, MIN(created_at), MAX(created_at), COUNT(*), SUM(tokens) FROM (
+  SELECT *, ROW_NUMBER() OVER (ORDER BY hlc, id)
+    - ROW_NUMBER() OVER (PARTITION BY agent_id, device_id ORDER BY hlc, id) AS island
+  FROM checkpoints WHERE task_id = ?)
+GROUP BY agent_id, device_id, island ORDER BY MIN(hlc)
+
 -- task_status --
 -- The newest checkpoint's status, for a task that has none of its own.
 SELECT c.status FROM checkpoints c WHERE c.task_id = ? AND NOT EXISTS (
@@ -254,6 +274,77 @@ DELETE FROM problems WHERE problem LIKE 'view %' OR problem LIKE 'the view row %
 -- clear_problems --
 -- An audit found everything sound.
 DELETE FROM problems
+
+-- clear_problem --
+-- An entry was mended.
+DELETE FROM problems WHERE entry_id = ?
+
+-- headers_after --
+-- The next entries without their bodies; of what was refused, others have no more, and perhaps not
+-- even that.
+SELECT seq, entry_id, device_id, device_seq, entity, entity_id, op, bases, hlc, actor, at, key_id,
+  meta, hash, previous, chain, signature, effective_hlc, cloud_seq, batch, x'', refused, purged
+FROM log WHERE seq > ? AND refused IS NULL ORDER BY seq LIMIT ?
+
+-- gaps --
+-- Numbers of devices that are missing between others. Looks through the whole log.
+SELECT device_id, before + 1, device_seq - 1 FROM (
+  SELECT device_id, device_seq,
+    lag(device_seq, 1, 0) OVER (PARTITION BY device_id ORDER BY device_seq) AS before FROM log)
+WHERE device_seq > before + 1
+
+-- last_numbers --
+-- How far each device's entries go. Looks through the whole log.
+SELECT device_id, MAX(device_seq) FROM log GROUP BY device_id
+
+-- task_numbers --
+-- All entries of a task: where each stands, and its number in the task. Looks through the whole log.
+SELECT seq, device_id, device_seq, CAST(meta ->> '$.task_seq' AS INTEGER) FROM log
+WHERE iif(json_valid(meta), meta ->> '$.task_id', NULL) = ?
+
+-- task_versions --
+-- All versions of a task's checkpoints, found without the view. Looks through the whole log.
+SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
+  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
+FROM log WHERE entity = 'checkpoint' AND json_valid(meta)
+  AND (meta ->> '$.task_id' = ?1 OR entity_id IN (SELECT id FROM checkpoints WHERE task_id = ?1))
+  AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
+ORDER BY entity_id, effective_hlc, entry_id
+
+-- numbers_in_view --
+-- The numbers of a task's checkpoints that the view knows, by device.
+SELECT device_id, CAST(task_seq AS INTEGER) FROM checkpoints WHERE task_id = ?
+
+-- newest_but --
+-- The clock of a task's newest checkpoint, leaving out some.
+SELECT MAX(hlc) FROM checkpoints
+WHERE task_id = ? AND id NOT IN (SELECT value FROM json_each(?))
+
+-- strangers --
+-- Rows of the view that lead to an entry about another checkpoint.
+SELECT c.*, l.entity_id, l.entry_id FROM checkpoints c JOIN log l ON l.seq = c.seq
+WHERE c.task_id = ? AND l.entity = 'checkpoint' AND l.entity_id <> c.id
+
+-- drop_stranger --
+-- Such a row; its id may be no text.
+DELETE FROM checkpoints WHERE seq = ?1 AND id <> ?2
+
+-- drop_checkpoint --
+-- A row of the view that the log knows nothing of.
+DELETE FROM checkpoints WHERE id = ?
+
+-- entry_of --
+-- A device's entry of some number. Looks through the whole log.
+SELECT * FROM log WHERE device_id = ? AND device_seq = ?
+
+-- mend_body --
+-- A body that was damaged, as it was.
+UPDATE log SET body = ?, purged = NULL WHERE seq = ?
+
+-- put_entry --
+-- An entry that was damaged, as it was.
+INSERT OR REPLACE INTO log
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- entries_after --
 -- The next entries of the log in the order they were written here.

@@ -55,7 +55,7 @@ def _examined(
     if row.device_seq != head.device_seq + 1:
         return Examined(row, problem=f"it does not follow entry {head.device_seq} of its device")
     meta, problem = _opened(row)
-    if problem := problem or _broken(row, head.chain, vault) or _usurper(row, meta, keys):
+    if problem := problem or unfit(row, head.chain, vault) or _usurper(row, meta, keys):
         return Examined(row, problem=problem)
     heads[row.device_id] = Head(row.device_seq, row.chain)
     return Examined(row, head.chain, meta)
@@ -67,7 +67,8 @@ def _usurper(row: Pulled, meta: dict[str, Any] | None, keys: dict[str, bytes]) -
     return unendorsed(row.device_id, row.device_seq, row.entity_id, meta, keys)
 
 
-def _broken(row: Pulled, previous: bytes, vault: Vault) -> str | None:
+def unfit(row: Pulled, previous: bytes, vault: Vault) -> str | None:
+    """Why an entry cannot be the one that follows a chain value, or None."""
     if row.refused is not None:
         return None  # the replica has said why it keeps the header only, perhaps for this
     if chain_value(previous, header_bytes(row[2:14]), row.hash) != row.chain:
@@ -228,7 +229,7 @@ class _Arrival:
                 raise DivergedError("this device wrote while its own entries came back")
             self._head = Head(row.device_seq, row.chain)
         self._seq += 1
-        self._add(_entry(self._seq, row, previous), meta)
+        self._add(entry_at(self._seq, row, previous), meta)
         self._heads[row.device_id] = Head(row.device_seq, row.chain)
         if row.entity == KEY and meta is not None:
             self._vouching.add(meta["continues"]["device_id"])
@@ -261,7 +262,7 @@ class _Arrival:
             self._exchange.quarantine(row.entry_id, row.device_id, f"{word}{row.refused}")
         if turned_down or place != [row.cloud_seq, row.batch, hlc]:
             run("mark", row.cloud_seq, row.batch, hlc, row.signature, row.refused, seq)
-            self._seen.append(_entry(seq, row, b""))
+            self._seen.append(entry_at(seq, row, b""))
             if place[2] != hlc or entity == LEASE:
                 self._touched.setdefault((entity, entity_id), [])
                 self._views.date(orjson.loads(row.meta)["task_id"], row.effective_hlc)
@@ -274,7 +275,7 @@ class _Arrival:
         meta, problem = _opened(row)
         before = self._exchange.run("seq_of", row.device_id, row.device_seq - 1).fetchone()
         seq, previous = before or (0, START.chain)
-        if problem := problem or _broken(row, previous, self._vault):
+        if problem := problem or unfit(row, previous, self._vault):
             self._quarantine(row, problem)
             return
         seq += 1
@@ -283,8 +284,8 @@ class _Arrival:
         self._seq = max(self._seq, seq)
         self._filled.add(seq)
         # At once: the next one that was lost is looked for after this one.
-        self._exchange.run("receive", *self._kept(_entry(seq, row, previous)))
-        self._add(_entry(seq, row, previous), meta)
+        self._exchange.run("receive", *self._kept(entry_at(seq, row, previous)))
+        self._add(entry_at(seq, row, previous), meta)
 
     def _differ(self, row: Pulled, seq: int, chain: bytes) -> None:
         """Another id stands here under the same number of the same device."""
@@ -373,7 +374,7 @@ class _Arrival:
             self._exchange.run("add_participant", *agent)
 
 
-def _entry(seq: int, row: Pulled, previous: bytes) -> Entry:
+def entry_at(seq: int, row: Pulled, previous: bytes) -> Entry:
     return Entry(
         seq, *row[2:14], row.hash, previous, row.chain, row.signature, row.effective_hlc,
         row.cloud_seq, row.batch, row.body or b"", row.refused,

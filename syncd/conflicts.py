@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from syncd import tasks
 from syncd.compare import changes
 from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, KEY, UPDATE, Draft, Entry, uuid7
 from syncd.errors import CheckpointExistsError, CheckpointNotFoundError, FinalizedError, UsageError
@@ -18,7 +19,7 @@ from syncd.seal import header_intact
 from syncd.service import CheckpointService
 from syncd.views import Views
 
-RESTORED, DISMISSED = "restored", "dismissed"
+RESTORED, DISMISSED, CHOSEN_AGAINST = "restored", "dismissed", "chosen_against"
 
 
 def everything(node: Node, state: str | None = None) -> list[Conflict]:
@@ -126,14 +127,82 @@ def _choose(node: Node, conflict: Conflict, how: str) -> None:
     """A branch: say which one goes on. To go on from the other one, its state becomes the task's
     newest checkpoint again."""
     loser = _header(node, conflict.loser)
-    task_id = orjson.loads(loser.meta)["task_id"]
-    meta = {"task_id": task_id, "fork": orjson.loads(conflict.bases)[0], "resolution": how}
-    draft = Draft(uuid7(), CHOICE, conflict.entity_id, CREATE, user(), meta, b"{}")
-    node.store.append(draft, node.store.place(task_id))
+    _say(node, orjson.loads(loser.meta)["task_id"], conflict.entity_id, how)
     if how == RESTORED:
-        service = CheckpointService(node=node)
-        branch = service.get_checkpoint(conflict.entity_id)
-        service.save(branch.renewed(), parent=conflict.entity_id)
+        _go_on_from(node, conflict.entity_id)
+
+
+def _go_on_from(node: Node, checkpoint_id: str) -> str:
+    """A state becomes the task's newest again; the id of the checkpoint that says so. Whoever had
+    lost the task has not won it back: it is the user who goes on."""
+    service = CheckpointService(node=node)
+    branch = service.get_checkpoint(checkpoint_id)
+    again = branch.renewed()
+    if tasks.fenced(node, node.store.checkpoint(checkpoint_id).row):
+        writer = again.metadata.amended(agent_id=user(), handoff_from=branch.metadata.agent_id)
+        again = again.amended(metadata=writer)
+    return service.save(again, parent=checkpoint_id).metadata.checkpoint_id
+
+
+def choose(node: Node, checkpoint_id: str, task_id: str = "") -> dict[str, Any]:
+    """Of several heads of a task, say from which one the work goes on."""
+    with node.store.transaction():
+        row = node.store.checkpoint(checkpoint_id).row  # raises if it is damaged
+        if task_id and row.task_id != task_id:
+            raise CheckpointNotFoundError(f"task {task_id!r} has no checkpoint {checkpoint_id!r}")
+        heads = [head["checkpoint_id"] for head in tasks.heads(node, row.task_id, decided=True)]
+        if checkpoint_id not in heads:
+            raise UsageError(
+                f"{checkpoint_id} is no head: another checkpoint follows it",
+                "`syncd task heads` lists those from which a task can go on.",
+            )
+        others = [h for h in heads if h != checkpoint_id and not tasks.was_decided(node, h)]
+        _decide(node, row.task_id, checkpoint_id, others)
+        current = node.store.current_id(row.task_id)
+        if current != checkpoint_id:
+            current = _go_on_from(node, checkpoint_id)
+    return {"task_id": row.task_id, "checkpoint_id": checkpoint_id, "current": current,
+            "decided_against": others}  # fmt: skip
+
+
+def _decide(node: Node, task_id: str, chosen: str, others: list[str]) -> None:
+    """Word about each head, and about the branches that lead to them and are open conflicts."""
+    kept = _line(node, chosen)
+    lines = {other: _line(node, other) for other in others}
+    shared = {name for line in lines.values() for name in line}
+    for name in filter(lambda n: n not in shared and _is_open_fork(node, n), kept):
+        _say(node, task_id, name, RESTORED)
+    against = {
+        name: None
+        for other, line in lines.items()
+        for name in line
+        if name == other or (name not in kept and _is_open_fork(node, name))
+    }
+    for name in against:
+        _say(node, task_id, name, CHOSEN_AGAINST)
+
+
+def _line(node: Node, checkpoint_id: str) -> list[str]:
+    """A checkpoint and all before it, by what the headers say."""
+    found: dict[str, None] = {}
+    while checkpoint_id and checkpoint_id not in found:
+        found[checkpoint_id] = None
+        branch = node.store.row("branch_of", (checkpoint_id,))
+        checkpoint_id = branch[1] if branch else ""
+    return list(found)
+
+
+def _is_open_fork(node: Node, checkpoint_id: str) -> bool:
+    found = (Conflict(*row) for row in node.store.rows("conflicts_of", (checkpoint_id,)))
+    return any(conflict.kind == FORK for conflict in found)
+
+
+def _say(node: Node, task_id: str, branch: str, how: str) -> None:
+    """How a branch was decided."""
+    found = node.store.row("branch_of", (branch,))
+    meta = {"task_id": task_id, "fork": found[1] if found else "", "resolution": how}
+    draft = Draft(uuid7(), CHOICE, branch, CREATE, user(), meta, b"{}")
+    node.store.append(draft, node.store.place(task_id))
 
 
 # --- quarantine -------------------------------------------------------------------------------

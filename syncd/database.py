@@ -51,11 +51,13 @@ class Database:
     ) -> None:
         self.path = path
         self._busy_seconds = busy_seconds
-        self._now_ms = now_ms
+        # The clock that entries are dated with.
+        self.now_ms = now_ms
         self.sql = queries()
         self._lock = threading.RLock()
         self._depth = 0
         self._frozen = False
+        self._decoder: Callable[[bytes], str] = str
         self.inode = 0
         self._connection: sqlite3.Connection = None  # type: ignore[assignment]
         with unforked:
@@ -128,6 +130,7 @@ class Database:
             check_same_thread=False,
         )
         try:
+            connection.text_factory = self._decoder
             connection.execute("PRAGMA synchronous = FULL")
             if sys.platform == "darwin":
                 # Only this makes macOS write through the drive's own cache.
@@ -151,10 +154,6 @@ class Database:
         """Asked each time: a sync that finds a clone gives it a new one."""
         row = self.row("state", ("device_id",))
         return row[0] if row else ""
-
-    def now_ms(self) -> int:
-        """By the clock that entries are dated with."""
-        return self._now_ms()
 
     def locked(self) -> AbstractContextManager[bool]:
         """For reads that take several steps on the one connection."""
@@ -192,7 +191,7 @@ class Database:
     def rows(self, query: str, parameters: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         try:
             with self._lock:
-                rows = self.execute(self.sql[query], tuple(parameters)).fetchall()
+                rows = self._fetched(self.sql[query], tuple(parameters), -1)
                 self._let_go()
                 return rows
         except _REFUSED as error:
@@ -201,11 +200,34 @@ class Database:
     def row(self, query: str, parameters: tuple[Any, ...] = ()) -> tuple[Any, ...] | None:
         try:
             with self._lock:
-                row: tuple[Any, ...] | None = self.execute(self.sql[query], parameters).fetchone()
+                rows = self._fetched(self.sql[query], parameters, 1)
                 self._let_go()
-                return row
+                return rows[0] if rows else None
         except _REFUSED as error:
             raise translated(error) from error
+
+    def _fetched(self, text: str, values: tuple[Any, ...], limit: int) -> list[tuple[Any, ...]]:
+        """Damaged text must not hide what is read with it: its hash will tell."""
+        try:
+            found = self.execute(text, values)
+            return found.fetchall() if limit < 0 else found.fetchmany(limit)
+        except (sqlite3.OperationalError, UnicodeDecodeError) as error:
+            if "decode" not in str(error):
+                raise
+        with self.tolerating():
+            return self.execute(text, values).fetchall()
+
+    @contextmanager
+    def tolerating(self) -> Iterator[None]:
+        """Inside, damaged text is read as far as it goes."""
+        before, self._decoder = self._decoder, _tolerant
+        self.connection.text_factory = _tolerant
+        try:
+            yield
+        finally:
+            self._decoder = before
+            if self._connection is not None:
+                self._connection.text_factory = before
 
     def change(self, query: str, parameters: tuple[Any, ...] = ()) -> None:
         """A named statement that writes, inside the caller's transaction."""
@@ -251,6 +273,10 @@ _LOCK_FAILURES = {
 }
 # Beside SQLite's own: texts and numbers that it cannot be asked about.
 _REFUSED = (sqlite3.Error, UnicodeError, OverflowError)
+
+
+def _tolerant(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
 def patiently(work: Callable[[], T], seconds: float) -> T:

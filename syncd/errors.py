@@ -134,6 +134,20 @@ class LeaseHeldError(HandoffError):
     remedy = "Leave the work to whoever holds it, or take it over: `syncd recover --takeover`."
 
 
+class RecoveryPausedError(CheckpointError):
+    """It was tried again and again, and nothing came of it."""
+
+    code = "recovery_paused"
+    exit_code = 7
+
+
+class WorkAtRiskError(CheckpointError):
+    """More would be put aside than anybody meant to."""
+
+    code = "work_at_risk"
+    exit_code = 7
+
+
 class StaleBaseError(CheckpointError):
     code = "stale_base"
     exit_code = 7

@@ -54,12 +54,8 @@ def prove(exchange: Exchange, replica: Replica) -> Proof:
 def repair(engine: Engine) -> Proof:
     """Send what the replica lacks, fetch what this device lacks, and look again."""
     exchange, replica = engine.exchange, engine.replica
-    here, there = _local_digests(exchange), replica.digests()
-    gaps = list(_gaps(exchange, replica, here, there))
-    missing_here = [gap.cloud_seq for gap in gaps if gap.cloud_seq is not None]
-    if missing_here:
-        with exchange.store.transaction():
-            exchange.run("drop_batches", min(missing_here) - 1)
+    gaps = _all_gaps(exchange, replica)
+    _go_back(exchange, gaps)
     allowed = engine.sendable()
     keys, known = exchange.keys(), replica.keys()
     for device_id in {gap.device_id for gap in gaps if gap.cloud_seq is None} & allowed:
@@ -74,6 +70,19 @@ def repair(engine: Engine) -> Proof:
     return prove(exchange, replica)
 
 
+def fetch(engine: Engine) -> None:
+    """Only the half of it that brings back what was lost here."""
+    _go_back(engine.exchange, _all_gaps(engine.exchange, engine.replica))
+    engine.pull(own_too=True)
+
+
+def _go_back(exchange: Exchange, gaps: list[_Gap]) -> None:
+    missing_here = [gap.cloud_seq for gap in gaps if gap.cloud_seq is not None]
+    if missing_here:
+        with exchange.store.transaction():
+            exchange.run("drop_batches", min(missing_here) - 1)
+
+
 # --- comparing ----------------------------------------------------------------------------------
 
 
@@ -84,6 +93,10 @@ def _local_digests(exchange: Exchange) -> dict[Place, tuple[int, str]]:
         chains = [row[2] for row in group]
         found[place] = len(chains), hashlib.sha256(b"".join(chains)).hexdigest()
     return found
+
+
+def _all_gaps(exchange: Exchange, replica: Replica) -> list[_Gap]:
+    return list(_gaps(exchange, replica, _local_digests(exchange), replica.digests()))
 
 
 def _gaps(

@@ -118,7 +118,7 @@ class Store(Database):
 
     def place(self, task_id: str, agent: str = "") -> Place:
         """Where the next entry of a task goes; asked and used inside one transaction."""
-        row = self._connection.execute(self.sql["place"], (task_id, agent)).fetchone()
+        (row,) = self._fetched(self.sql["place"], (task_id, agent), 1)
         if row[0] == row[9]:
             return Place(*row[:9])
         return Place(row[9], *self.anchor()[:2], *row[3:9])
@@ -143,7 +143,7 @@ class Store(Database):
 
     def append(self, draft: Draft, place: Place, key: SigningKey | None = None) -> Entry:
         """Chain, store and project one entry, inside a transaction; with a key, sign it."""
-        now = self._now_ms()
+        now = self.now_ms()
         hlc, at = clock.tick(place.hlc, now), clock.iso(now)
         meta = {**draft.meta, "task_seq": place.task_seq + 1}
         key_id, body_hash, stored = self.vault.sealed(draft.entry_id, draft.body)
@@ -195,7 +195,7 @@ class Store(Database):
             with self.transaction():
                 if anew:
                     self._connection.execute(self.sql["clear_problems"])
-                found_at = clock.iso(self._now_ms())
+                found_at = clock.iso(self.now_ms())
                 for entry_id, problem in found:
                     values = (entry_id, problem, found_at)
                     self._connection.execute(self.sql["add_problem"], values)

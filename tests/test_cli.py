@@ -731,3 +731,11 @@ def test_reading_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_each_stretch_of_the_work_has_its_cost() -> None:
+    for agent, tokens in (("ann", "10"), ("ann", "20"), ("bob", "5"), ("ann", "1")):
+        ok("checkpoint", "create", "--task", "t", "--agent", agent, "--tokens", tokens)
+    found = ok("task", "show", "t", "--json").json()["cost"]["segments"]
+    told = [(part["agent_id"], part["checkpoints"], part["tokens"]) for part in found]
+    assert told == [("ann", 2, 30), ("bob", 1, 5), ("ann", 1, 1)]

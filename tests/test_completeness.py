@@ -198,6 +198,13 @@ def a_bundle(stage: Stage) -> tuple[str, ...]:
     return ("audit", "export", "t", "--output", str(stage.place / "bundle"))
 
 
+def two_heads(stage: Stage) -> tuple[str, ...]:
+    """The older one is chosen."""
+    left = stage.one.create("t", "--parent", stage.shared)
+    stage.one.create("t", "--parent", stage.shared)
+    return ("task", "choose", "t", left)
+
+
 def linking(stage: Stage) -> tuple[str, ...]:
     return ("checkpoint", "link", stage.one.create("u"), stage.shared)
 
@@ -229,6 +236,17 @@ STEPS: dict[str, Step] = {
     ),
     "handoff acknowledge": Step(TELLS, lambda s: ("handoff", "acknowledge", accepted(s))),
     "handoff list": reads("handoff", "list"),
+    "task escalate": writes(
+        lambda s: ("task", "escalate", "t", "--to", "x", "--reason", "y", "--decision", "z")
+    ),
+    "task resolve": writes(lambda s: ("task", "resolve", "t", "--resolution", "x")),
+    "task defer": writes(lambda s: ("task", "defer", "t")),
+    "task choose": writes(two_heads),
+    "recover": Step(TELLS, lambda s: ("recover", "t")),
+    "recover --takeover": writes(
+        lambda s: ("recover", "--takeover", "--agent", "bob", "--force", "t")
+    ),
+    "recover --restart": writes(lambda s: ("recover", "--restart", "t")),
     "conflicts restore": writes(lambda s: ("conflicts", "restore", conflicting(s))),
     "conflicts dismiss": writes(lambda s: ("conflicts", "dismiss", conflicting(s))),
     "quarantine retry": writes(lambda s: ("quarantine", "retry", refused(s))),

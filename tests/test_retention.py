@@ -66,7 +66,7 @@ def back_up(service: CheckpointService) -> Path:
 
 def aged(service: CheckpointService, days: float) -> CheckpointService:
     """The same home, whose next entries seem to be so old."""
-    service.node.store._now_ms = lambda: clock.wall_ms() - int(days * DAY)
+    service.node.store.now_ms = lambda: clock.wall_ms() - int(days * DAY)
     return service
 
 

@@ -70,7 +70,7 @@ def create(
         raise UsageError("--task is empty", "Name a task, or leave --task out in a repository.")
     name = task or task_in(options["file"], limit) or app.task(None, "Add --task NAME")
     parent = app.node.checkpoint_id(parent) if parent else None
-    before = _before(app, name, parent) if carry else None
+    before, parent = _before(app, name, parent) if carry else (None, parent)
     draft = (
         continued(options, before, name, agent, limit)
         if before
@@ -81,11 +81,18 @@ def create(
         warn("it says nothing of the work: add --completed, --pending, --decision, --focus, …")
 
 
-def _before(app: App, task: str, parent: str | None) -> Checkpoint | None:
-    """The checkpoint that a new one will follow; none for the first of a task."""
+def _before(app: App, task: str, parent: str | None) -> tuple[Checkpoint | None, str | None]:
+    """The checkpoint that a new one will follow; none for the first of a task. Past one that cannot
+    be used, as a resume or a recovery goes."""
+    from syncd.fallback import usable
+
     if parent:
-        return app.service.get_checkpoint(parent)
-    return app.service.get_latest_checkpoint(task)
+        return app.service.get_checkpoint(parent), parent
+    record, skipped, _ = usable(app.node.store, task)
+    if record is None:
+        return app.service.get_latest_checkpoint(task), None  # raises, if there is one
+    app.say_skipped(skipped)
+    return app.service.get_checkpoint(record.row.id), record.row.id if skipped else None
 
 
 def _with_workspace(draft: Checkpoint) -> Checkpoint:

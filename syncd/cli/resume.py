@@ -54,14 +54,14 @@ def resume(
     """
     from syncd.resume import Reader, resumed
 
-    rooms = _rooms(host, max_chars)
+    rooms = rooms_of(host, max_chars)
     reader = Reader(Path.cwd(), program(), agent or "", rooms)
     found = resumed(app.node, app.task(task), reader)
     app.json = app.json or form == "json"
     if app.json:
         app.emit(found.document())
     else:
-        _print(found.prompt, rooms)
+        show(found.prompt, rooms)
     _warn(app, found)
     if strict and found.unverified:
         ctx.exit(5)
@@ -77,7 +77,7 @@ def program() -> list[str]:
     return [shutil.which("syncd") or "syncd"]
 
 
-def _rooms(host: str, max_chars: int | None) -> list[Room]:
+def rooms_of(host: str, max_chars: int | None) -> list[Room]:
     from syncd.resume.fit import CLAUDE_CODE, CODEX, Room
 
     rooms = {"claude-code": [CLAUDE_CODE], "codex": [CODEX]}.get(host, [])
@@ -87,7 +87,7 @@ def _rooms(host: str, max_chars: int | None) -> list[Room]:
 _VERDICTS = re.compile(r"\b(?:UN)?VERIFIED\b|^#.*$", re.M)
 
 
-def _print(prompt: str, rooms: list[Room]) -> None:
+def show(prompt: str, rooms: list[Room]) -> None:
     """With a last line break if there is room for one. Colours, on a terminal, are no text."""
     shown = _VERDICTS.sub(lambda found: _coloured(found[0]), prompt)
     click.echo(shown, nl=bool(prompt) and all(room.holds(f"{prompt}\n") for room in rooms))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 
 from syncd.cli import render
 from syncd.cli.verb import App, complete_tasks, task_argument, verb, warn_on_stderr
+from syncd.errors import UsageError
 
 
 @click.group()
 def task() -> None:
-    """Describe and list tasks."""
+    """Describe and list tasks, decide about them."""
 
 
 def _description(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +75,7 @@ def list_(app: App) -> None:
     rows = [
         (
             t["id"],
-            f"{t['status']}, reassign" if t["reassign"] else t["status"],
+            _status(t),
             t["cost"]["checkpoints"],
             t["cost"]["tokens"],
             t["budget"],
@@ -93,24 +94,120 @@ def show(app: App, task: str | None) -> None:
     from syncd import tasks
 
     found = tasks.show(app.node, app.task(task))
+    found["cost"]["segments"] = tasks.segments(app.node, found["id"])
     app.emit(found, lambda: _text(found))
 
 
 @task.command()
 @task_argument
+@click.option("--all", "decided", is_flag=True, help="Those that were decided against too.")
 @verb
-def heads(app: App, task: str | None) -> None:
+def heads(app: App, task: str | None, decided: bool) -> None:
     """List where a task's work stands: more than one head means a fork.
 
-    Newest first: the first one is what `syncd resume` goes on from.
+    Newest first: the first one that is not fenced off is what `syncd resume` goes on from.
     """
     from syncd import tasks
 
-    found = tasks.heads(app.node, app.task(task))
-    columns = ("ID", "AGENT", "PHASE", "STATUS", "PARENT", "TIME")
+    found = tasks.heads(app.node, app.task(task), decided=decided)
+    columns = ("ID", "AGENT", "PHASE", "STATUS", "PARENT", "TIME", "NOTE")
     names = ("checkpoint_id", "agent_id", "phase", "status", "parent", "created_at")
-    rows = [tuple(head[name] for name in names) for head in found]
+    rows = [(*(head[name] for name in names), _note(head)) for head in found]
     app.emit(found, lambda: render.table(columns, rows, spare=("PARENT", "PHASE")))
+
+
+def _note(head: dict[str, Any]) -> str:
+    """Why the work does not go on from there."""
+    marks = (("decided", "decided against"), ("fenced", "its writer had lost the task"))
+    return ", ".join(words for name, words in marks if head[name])
+
+
+@task.command()
+@click.argument("words", nargs=-1, required=True, metavar="[TASK] CHECKPOINT")
+@verb
+def choose(app: App, words: tuple[str, ...]) -> None:
+    """Say from which of several heads a task goes on.
+
+    The others stay in the log, and `syncd task heads --all` lists them.
+    """
+    from syncd import conflicts
+
+    if len(words) > 2:
+        raise UsageError("name one checkpoint, after its task if you like")
+    chosen = app.node.checkpoint_id(words[-1])
+    done = conflicts.choose(app.node, chosen, words[0] if len(words) == 2 else "")
+    app.emit(done, lambda: _goes_on(done))
+
+
+def _goes_on(done: dict[str, Any]) -> str:
+    others = render.count(len(done["decided_against"]), "other head", "other heads")
+    return f"{done['task_id']} goes on from {done['current']}; {others} decided against."
+
+
+@task.command()
+@task_argument
+@click.option("--to", required=True, help="Who has to decide.")
+@click.option("--reason", required=True, help="Why the work cannot go on.")
+@click.option("--decision", required=True, help="What is to be decided.")
+@verb
+def escalate(app: App, task: str | None, to: str, reason: str, decision: str) -> None:
+    """Say who has to decide what before the work can go on."""
+    from syncd import tasks
+
+    warn_on_stderr()
+    found = tasks.escalate(app.node, app.task(task), to, reason, decision)
+    app.emit(found, lambda: "\n".join(_waiting(found)))
+
+
+@task.command()
+@task_argument
+@click.option("--resolution", required=True, help="What was decided.")
+@click.option("--by", default="", help="By whom (else you).")
+@verb
+def resolve(app: App, task: str | None, resolution: str, by: str) -> None:
+    """Say what was decided: whoever resumes the task is told."""
+    from syncd import tasks
+
+    warn_on_stderr()
+    found = tasks.resolve(app.node, app.task(task), resolution, by)
+    app.emit(found, lambda: "\n".join(_waiting(found)))
+
+
+@task.command()
+@task_argument
+@click.option("--until", default="", metavar="TIME", help="When it is due again (ISO 8601).")
+@click.option("--reason", default="", help="Why.")
+@verb
+def defer(app: App, task: str | None, until: str, reason: str) -> None:
+    """Put a task off, until some time or until it is resolved."""
+    from syncd import tasks
+
+    warn_on_stderr()
+    found = tasks.defer(app.node, app.task(task), until, reason)
+    app.emit(found, lambda: "\n".join(_waiting(found)))
+
+
+def _status(task: dict[str, Any]) -> str:
+    words = [str(task["status"])]
+    if task["reassign"]:
+        words.append("reassign")
+    if task.get("deferred", {}).get("due"):
+        words.append("due")
+    return ", ".join(words)
+
+
+def _waiting(task: dict[str, Any]) -> Iterator[str]:
+    """What it waits for, or waited for."""
+    if said := task.get("escalation"):
+        yield f"Escalated   to {said['to']} by {said['by']}: {said['reason']}"
+        yield f"To decide   {said['decision_needed']}"
+    if said := task.get("resolution"):
+        was = f" ({said['original_blocker']})" if said["original_blocker"] else ""
+        yield f"Resolved    by {said['resolved_by']}: {said['resolution']}{was}"
+    if said := task.get("deferred"):
+        until = f"until {said['until']}" if said["until"] else "until it is resolved"
+        why = f": {said['reason']}" if said["reason"] else ""
+        yield f"Deferred    {until}{', due now' if said['due'] else ''}{why}"
 
 
 def _text(task: dict[str, Any]) -> str:
@@ -118,7 +215,8 @@ def _text(task: dict[str, Any]) -> str:
     budget = f" of {task['budget']:,}" if task["budget"] else ""
     lines = [
         click.style(task["id"], bold=True) + (f"  {task['title']}" if task["title"] else ""),
-        f"Status      {task['status']}",
+        f"Status      {_status(task)}",
+        *_waiting(task),
         f"Tokens      {cost['tokens']:,}{budget}, "
         + render.count(cost["checkpoints"], "checkpoint", "checkpoints"),
         f"Retention   {task['retention']}",
@@ -135,4 +233,9 @@ def _text(task: dict[str, Any]) -> str:
         columns = ("AGENT", "TYPE", "CHECKPOINTS", "TOKENS", "ITERATIONS")
         rows = [tuple(agent.values()) for agent in cost["agents"]]
         lines.append(render.table(columns, rows))
+    if len(cost["segments"]) > len(cost["agents"]):  # else it would say the same again
+        lines += ["", render.table(("SEGMENT", "AGENT", "CHECKPOINTS", "TOKENS"), [
+            (segment["from"], segment["agent_id"], segment["checkpoints"], segment["tokens"])
+            for segment in cost["segments"]
+        ])]  # fmt: skip
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from syncd.node import Node
 from syncd.resume.attention import Inbox, warnings
 from syncd.resume.claims import Claim
 from syncd.resume.fit import Room, fitted
-from syncd.resume.gather import Found, gathered
+from syncd.resume.gather import Found, Origin, gathered
 from syncd.resume.prompt import Facts, Task, sections
 from syncd.resume.text import mapping, text
 from syncd.triggers import Advice
@@ -62,19 +62,20 @@ class Reader(NamedTuple):
     program: Sequence[str]
     agent: str = ""
     rooms: Sequence[Room] = ()
+    session: str = ""
 
 
-def resumed(node: Node, task_id: str, reader: Reader) -> Resumption:
+def resumed(node: Node, task_id: str, reader: Reader, origin: Origin | None = None) -> Resumption:
     """The prompt for a task, checked against the repository that its reader stands in."""
-    found = gathered(node, task_id, reader.start)
+    found = gathered(node, task_id, reader.start, origin)
     inbox = _inbox(node, reader.agent or _before(found.document))
     told = warnings(found, node.settings, inbox)
     facts = Facts(
-        Task(task_id, found.task["title"], found.task["description"]),
+        Task(task_id, found.task["title"], found.task["description"], found.task),
         found.document,
         found.line,
         found.claims,
-        told.lines,
+        [*(origin.notes if origin else ()), *told.lines],
         _command(node, found.document, task_id, reader),
         node.settings["handoff.insist_percent"],
     )
@@ -94,8 +95,9 @@ def _before(document: dict[str, Any]) -> str:
 def _command(node: Node, document: dict[str, Any], task_id: str, reader: Reader) -> tuple[str, ...]:
     """How this reader writes its own checkpoint."""
     home = () if node.home == default_home() else ("--home", str(node.home))
+    session = ("--session", reader.session) if reader.session else ()
     return (
         *reader.program, *home, "checkpoint", "create", "--continue",
-        "--task", task_id, "--agent", reader.agent or _before(document),
+        "--task", task_id, "--agent", reader.agent or _before(document), *session,
         "--completed", "WHAT IS DONE", "--pending", "WHAT IS NEW", "--decision", "WHAT, AND WHY",
     )  # fmt: skip

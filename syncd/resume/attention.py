@@ -83,6 +83,11 @@ def _standing(found: Found) -> Iterator[str]:
         yield f"The task is {status}: see what it waits for before you go on"
     elif status in ("complete", "failed"):
         yield f"The task is {status}: make sure that there is something left to do"
+    if put_off := found.task.get("deferred"):
+        until = text(put_off["until"], 80) or "somebody says so"
+        why = f" ({text(put_off['reason'])})" if put_off["reason"] else ""
+        due = "that time has come" if put_off["due"] else "ask before you go on"
+        yield f"The task was deferred until {until}{why}: {due}"
 
 
 def _code(found: Found) -> Iterator[str]:

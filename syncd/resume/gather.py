@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,9 +30,19 @@ class Found(NamedTuple):
     conflicts: list[str]
 
 
-def gathered(node: Node, task_id: str, start: Path) -> Found:
-    skipped: list[Skipped] = []
-    record = _intact(node, task_id, skipped)
+class Origin(NamedTuple):
+    """Where to go on from, if that was found out already: past which, and what to say about it."""
+
+    checkpoint_id: str
+    skipped: Sequence[Skipped] = ()
+    notes: Sequence[str] = ()
+
+
+def gathered(node: Node, task_id: str, start: Path, origin: Origin | None = None) -> Found:
+    skipped = list(origin.skipped) if origin else []
+    record = (
+        node.store.checkpoint(origin.checkpoint_id) if origin else _intact(node, task_id, skipped)
+    )
     document, parents = record.document(), line(node.store, record)
     task, about_task = _task(node, task_id)
     then, named = recorded(document), named_files(document)

@@ -24,9 +24,12 @@ _FIRST = 3
 
 
 class Task(NamedTuple):
+    """`words` are what else was said about it: escalation, resolution."""
+
     id: str
     title: str = ""
     description: str = ""
+    words: Mapping[str, Any] = {}
 
 
 class Facts(NamedTuple):
@@ -59,7 +62,7 @@ def sections(facts: Facts) -> list[Section]:
         _texts("in progress", "## In progress", _in_progress(state), 300),
         _first("pending", "## Pending", _pending(state), 350, _item),
         _first("next steps", "## Next steps", items(state.get("next_steps")), 360, _item),
-        _first("blocked", "## Blocked", [*_blocked(state, recovery)], 450, str),
+        _first("blocked", "## Blocked", [*_blocked(facts, state, recovery)], 450, str),
         _first("constraints", "## Constraints", items(context.get("constraints")), 680),
         _first("assumptions", "## Assumed", items(context.get("assumptions")), 900),
         _first("dependencies", "## Relied upon", relied, 910),
@@ -158,18 +161,33 @@ def _pending(state: Mapping[str, Any]) -> list[Any]:
     return [item for item in items(state.get("pending_items")) if _item(item) not in current]
 
 
-def _blocked(state: Mapping[str, Any], recovery: Mapping[str, Any]) -> Iterator[str]:
-    resolution = mapping(recovery.get("blocker_resolution"))
-    if solved := text(resolution.get("resolution")):
-        was, by = text(resolution.get("original_blocker")), text(resolution.get("resolved_by"), 80)
-        yield f"Resolved{f' by {by}' if by else ''}: {was or 'the blocker'}. {solved}"
-    escalation = mapping(recovery.get("escalation"))
-    to, *why = (text(escalation.get(name)) for name in ("to", "reason", "decision_needed"))
-    if to or any(why):
-        yield f"Escalated to {to or 'somebody'}: {'; '.join(filter(None, why))}"
+def _blocked(facts: Facts, state: Mapping[str, Any], recovery: Mapping[str, Any]) -> Iterator[str]:
+    """What the checkpoint says of it, and what was said of the task since."""
+    said = facts.task.words
+    lines = (
+        _resolved(mapping(recovery.get("blocker_resolution"))),
+        _resolved(mapping(said.get("resolution"))),
+        _escalated(mapping(recovery.get("escalation"))),
+        _escalated(mapping(said.get("escalation"))),
+    )
+    yield from dict.fromkeys(filter(None, lines))
     if error := text(state.get("error")):
         yield f"Last error: {error}"
     yield from map(_blocker, items(state.get("blocked_items")))
+
+
+def _resolved(resolution: Mapping[str, Any]) -> str:
+    if not (solved := text(resolution.get("resolution"))):
+        return ""
+    was, by = text(resolution.get("original_blocker")), text(resolution.get("resolved_by"), 80)
+    return f"Resolved{f' by {by}' if by else ''}: {was or 'the blocker'}. {solved}"
+
+
+def _escalated(escalation: Mapping[str, Any]) -> str:
+    to, *why = (text(escalation.get(name)) for name in ("to", "reason", "decision_needed"))
+    return (
+        f"Escalated to {to or 'somebody'}: {'; '.join(filter(None, why))}" if to or any(why) else ""
+    )
 
 
 def _left(recovery: Mapping[str, Any]) -> Iterator[str]:
