@@ -1,40 +1,28 @@
 """Is the record intact? Every chain link, hash, signature and view row, checked against the log.
 
-The views are compared with what the log alone says they should be, worked out here a second
-time from all versions at once, independently of how they were written one by one.
+The views are compared with what the log alone says they should be (projection.py).
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
-from syncd import clock, fold
-from syncd.database import translated, unforked
+from syncd.database import unforked
 from syncd.endorsement import unendorsed
-from syncd.entry import CHECKPOINT, FINALIZE, KEY, LEASE, LINK, TASK, Entry
-from syncd.errors import DatabaseCorruptError
+from syncd.entry import FINALIZE, KEY, Entry
+from syncd.projection import Problem, view_problems
 from syncd.purges import Ledger
 from syncd.seal import GENESIS, SEALED, flaw, header_intact, signature_valid, well_typed
 from syncd.sql import SQLITE_VERSION, bring_up_to_date, queries, version_of
 from syncd.store import Store
 from syncd.vault import Vault
-from syncd.views import checkpoint_row, fence_rows, task_columns
 
-VIEWS = ("checkpoints", "tasks", "participants", "links", "conflicts", "fences")
 _BATCH = 2_000
-_SHOWN_DIFFERENCES = 100
-
-
-class Problem(NamedTuple):
-    entry_id: str
-    device_id: str
-    problem: str
 
 
 class Report(NamedTuple):
@@ -74,7 +62,13 @@ def verify_database(
         with closing(sqlite3.connect("", isolation_level=None)) as copy:
             connection.backup(copy)
             bring_up_to_date(copy)
-            return verify_database(copy, own_keys, vault)
+            return _verified(copy, own_keys, vault)
+    return _verified(connection, own_keys, vault)
+
+
+def _verified(
+    connection: sqlite3.Connection, own_keys: dict[str, bytes], vault: Vault | None
+) -> Report:
     problems: list[Problem] = []
     entries = signed = 0
     try:
@@ -89,7 +83,7 @@ def verify_database(
         problems += [Problem(*place, gone) for place in walk.ledger.unaccounted(connection)]
         entries, signed = walk.entries, walk.signed
         if not walk.unreadable:
-            found = list(_view_problems(connection))
+            found = list(view_problems(connection))
             problems += found or _place_problems(connection, walk)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         problems.append(Problem("", "", f"the database cannot be read on: {error}"))
@@ -236,165 +230,3 @@ class _Walk:
             yield "its signature is not valid"
         else:
             self.signed += 1
-
-
-# --- views ------------------------------------------------------------------------------------
-
-
-class Difference(NamedTuple):
-    view: str
-    kind: str
-    row: tuple[Any, ...]
-
-
-def rebuild(store: Store) -> list[Difference]:
-    """Recreate every view from the log; returns where the old ones differed from it."""
-    with store.transaction():
-        connection = store.connection
-        try:
-            differences = list(_differences(connection))
-            for view in VIEWS if differences else ():
-                connection.execute(f"DELETE FROM {view}")  # noqa: S608 (a constant)
-                connection.execute(f"INSERT INTO {view} SELECT * FROM temp.log_{view}")  # noqa: S608
-        except (ValueError, KeyError, TypeError) as error:
-            raise DatabaseCorruptError(
-                f"the log cannot be read ({error}); the views were left as they are",
-                "`syncd audit verify` names the damaged entries.",
-            ) from None
-        except sqlite3.Error as error:
-            raise translated(error) from error
-        finally:
-            _drop_expected(connection)
-        connection.execute(queries()["clear_numbers"])
-        connection.execute(queries()["recount"])
-        connection.execute(queries()["clear_view_problems"])
-    return differences
-
-
-def _view_problems(connection: sqlite3.Connection) -> Iterator[Problem]:
-    try:
-        for difference in _differences(connection):
-            yield _named(connection, difference)
-    except (ValueError, KeyError, TypeError) as error:
-        yield Problem("", "", f"the views cannot be compared: {error}")
-    finally:
-        _drop_expected(connection)
-
-
-def _named(connection: sqlite3.Connection, difference: Difference) -> Problem:
-    """Name the entry that a differing view row belongs to, by its id or its place."""
-    view, kind, row = difference
-    names = [description[1] for description in connection.execute(f"PRAGMA table_info({view})")]
-    columns = dict(zip(names, row, strict=True))
-    subject = columns.get("id") or columns.get("child_id") or columns.get("task_id")
-    entry = connection.execute(queries()["entry_about"], (columns.get("seq"), subject)).fetchone()
-    entry_id, device_id = entry or (str(columns.get("revision") or subject), "")
-    return Problem(entry_id, device_id, f"view {view}: a row for {subject} {kind}")
-
-
-def _differences(connection: sqlite3.Connection) -> Iterator[Difference]:
-    """The rows that differ, each once, in the form that the log says if there is one."""
-    _build_expected(connection)
-    for view in VIEWS:
-        wanted = _rows_only_in(connection, f"temp.log_{view}", f"main.{view}")
-        present = _rows_only_in(connection, f"main.{view}", f"temp.log_{view}")
-        for key, row in wanted.items():
-            yield Difference(view, "differs" if key in present else "is missing", row)
-        for key, row in present.items():
-            if key not in wanted:
-                yield Difference(view, "is not in the log", row)
-
-
-def _rows_only_in(
-    connection: sqlite3.Connection, left: str, right: str
-) -> dict[str, tuple[Any, ...]]:
-    rows = connection.execute(
-        f"SELECT * FROM {left} EXCEPT SELECT * FROM {right} LIMIT {_SHOWN_DIFFERENCES}"  # noqa: S608
-    )
-    return {row[0]: row for row in rows.fetchall()}
-
-
-def _drop_expected(connection: sqlite3.Connection) -> None:
-    for view in VIEWS:
-        connection.execute(f"DROP TABLE IF EXISTS temp.log_{view}")
-
-
-def _build_expected(connection: sqlite3.Connection) -> None:
-    """The views as the log alone defines them, in temporary tables."""
-    _drop_expected(connection)
-    for view in VIEWS:
-        connection.execute(f"CREATE TEMP TABLE log_{view} AS SELECT * FROM main.{view} WHERE 0")  # noqa: S608
-    tasks = _Tasks()
-    branches: list[tuple[tuple[str, str], fold.Branch]] = []
-    versions = connection.execute(queries()["versions"])
-    for (entity, entity_id), group in groupby(versions, key=lambda row: (row[3], row[4])):
-        rows = [fold.opened(row) for row in group]
-        tasks.meet(rows)
-        current = fold.current(rows)
-        _add(connection, "conflicts", fold.version_conflicts(rows))
-        if entity == CHECKPOINT:
-            row = checkpoint_row(rows, current)
-            _add(connection, "checkpoints", [row])
-            branches += _branches(row[1], row[9], fold.first(rows))
-        elif entity == TASK:
-            tasks.describe(current)
-        elif entity == LINK:
-            ends = (current.meta["child"], current.meta["parent"])
-            place = (current.effective_hlc, current.entry_id, current.seq)
-            _add(connection, "links", [(*ends, *place)])
-        elif entity == LEASE:
-            _add(connection, "fences", fence_rows(entity_id, rows))
-    _add(connection, "tasks", tasks.rows())
-    _add(connection, "participants", tasks.participants)
-    _add(connection, "conflicts", _forks(connection, branches))
-
-
-def _branches(
-    task_id: str, parent: str, first: fold.VersionRow
-) -> Iterator[tuple[tuple[str, str], fold.Branch]]:
-    """A checkpoint as one of its parent's children, if the replica has it."""
-    if parent and first.fence:
-        branch = (first.entity_id, first.device_id, first.effective_hlc, first.entry_id, first.at)
-        yield (task_id, parent), fold.Branch(*branch)
-
-
-def _forks(
-    connection: sqlite3.Connection, branches: list[tuple[tuple[str, str], fold.Branch]]
-) -> Iterator[fold.Conflict]:
-    choices = dict(connection.execute(queries()["choices"]).fetchall())
-    for (_, parent), group in groupby(sorted(branches), key=lambda pair: pair[0]):
-        yield from fold.fork_conflicts(parent, [branch for _, branch in group], choices)
-
-
-class _Tasks:
-    """Gathers what the entries say about tasks and who took part in them."""
-
-    def __init__(self) -> None:
-        self._first: dict[str, int] = {}
-        self._described: dict[str, tuple[Any, ...]] = {}
-        self.participants: set[tuple[str, str]] = set()
-
-    def meet(self, versions: list[fold.VersionRow]) -> None:
-        for row in versions:
-            task_id, hlc = row.meta["task_id"], row.effective_hlc
-            if task_id:
-                self._first[task_id] = min(self._first.get(task_id, hlc), hlc)
-            if row.entity == CHECKPOINT:
-                self.participants.add((row.meta["agent"], task_id))
-
-    def describe(self, row: fold.VersionRow) -> None:
-        self._described[row.entity_id] = (*task_columns(row.meta), row.entry_id, row.seq)
-
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        for task_id, hlc in self._first.items():
-            status, budget, retention, revision, seq = self._described.get(
-                task_id, ("", None, "default", "", 0)
-            )
-            at = clock.iso(clock.milliseconds(hlc))
-            yield (task_id, status, budget, retention, revision, seq, at)
-
-
-def _add(connection: sqlite3.Connection, view: str, rows: Iterable[tuple[Any, ...]]) -> None:
-    for row in rows:
-        marks = ", ".join("?" * len(row))
-        connection.execute(f"INSERT INTO temp.log_{view} VALUES ({marks})", row)  # noqa: S608

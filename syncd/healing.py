@@ -12,11 +12,11 @@ from typing import Any
 import orjson
 
 from syncd import clock
-from syncd.audit import rebuild
 from syncd.entry import FINALIZE, KEY, Entry, header_bytes, uuid7
 from syncd.errors import DeviceTakenError, TamperedError
 from syncd.exchange import START, Exchange, Head
 from syncd.fold import derived_id
+from syncd.projection import rebuild
 from syncd.replica import Replica, Standing
 from syncd.seal import SigningKey, chain_value, signature_valid
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import orjson
 
-from syncd.audit import Problem
 from syncd.entry import FINALIZE, Entry, header_bytes
 from syncd.errors import ReplicaError
 from syncd.exchange import START, Exchange, Head
+from syncd.projection import Problem
 from syncd.purges import Ledger
 from syncd.replica import Pulled, Replica
 from syncd.seal import DAMAGED, chain_value, digest, signature_valid

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from syncd import CheckpointService, ExecutionState, audit, tasks
+from syncd import CheckpointService, ExecutionState, audit, projection, tasks
 
 LOG_COLUMNS = (
     "seq", "entry_id", "device_id", "device_seq", "entity", "entity_id", "op", "bases", "hlc",
@@ -44,7 +44,9 @@ def copy_of(service: CheckpointService, target: Path) -> sqlite3.Connection:
     return copy
 
 
-def found_in(connection: sqlite3.Connection, service: CheckpointService) -> list[audit.Problem]:
+def found_in(
+    connection: sqlite3.Connection, service: CheckpointService
+) -> list[projection.Problem]:
     own = {service.node.store.device_id: service.node.key.public()}
     return audit.verify_database(connection, own).problems
 
@@ -173,7 +175,7 @@ def test_random_damage_to_the_file_is_found_or_changes_nothing(
 
 
 def test_rebuild_proves_the_views_equal(recorded: CheckpointService) -> None:
-    assert audit.rebuild(recorded.node.store) == []
+    assert projection.rebuild(recorded.node.store) == []
 
 
 @pytest.mark.parametrize("view", VIEW_KEYS)
@@ -183,10 +185,10 @@ def test_rebuild_recreates_a_lost_view(home: Path, recorded: CheckpointService, 
     connection = service.node.store.connection
     wanted = connection.execute(f"SELECT * FROM {view}").fetchall()
     connection.execute(f"DELETE FROM {view}")
-    differences = audit.rebuild(service.node.store)
+    differences = projection.rebuild(service.node.store)
     assert {difference.view for difference in differences} == {view}
     assert connection.execute(f"SELECT * FROM {view}").fetchall() == wanted
-    assert audit.rebuild(service.node.store) == []
+    assert projection.rebuild(service.node.store) == []
     service.close()
 
 
@@ -197,6 +199,6 @@ def test_damage_stays_recorded_until_an_audit_is_clean(service: CheckpointServic
     key = service.node.key.public()
     assert not audit.verify(service.node.store, key).ok
     assert service.node.store.rows("problems")
-    audit.rebuild(service.node.store)
+    projection.rebuild(service.node.store)
     assert audit.verify(service.node.store, key).ok
     assert not service.node.store.rows("problems")

@@ -16,9 +16,9 @@ import pytest
 from machines import Machine
 
 from syncd import tenure
-from syncd.audit import VIEWS
 from syncd.cli.app import command_paths
 from syncd.node import Node
+from syncd.projection import VIEWS
 
 runner = machines.runner
 team = machines.team

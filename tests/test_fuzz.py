@@ -23,11 +23,12 @@ from hypothesis import strategies as st
 from replicas import Cloud
 
 from syncd import CheckpointService, bundle, conflicts, status, tasks
-from syncd.audit import rebuild, verify
+from syncd.audit import verify
 from syncd.cli import document
 from syncd.cli.app import main
 from syncd.errors import DatabaseCorruptError, SyncdError
 from syncd.node import Node
+from syncd.projection import rebuild
 
 __all__ = ["cloud"]
 

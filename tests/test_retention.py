@@ -18,8 +18,9 @@ from devices import Device, Team, cloud, crew
 from machines import SYNCD, Machine
 
 from syncd import CheckpointService, backup, clock, conflicts, retention, tasks
-from syncd.audit import rebuild, verify, verify_database
+from syncd.audit import verify, verify_database
 from syncd.errors import LegalHoldError, PurgedError
+from syncd.projection import rebuild
 from syncd.proof import repair
 from syncd.purges import recalled
 from syncd.replica import encoded
@@ -250,7 +251,8 @@ def _downgraded(connection: sqlite3.Connection) -> None:
         "DROP TABLE attempts", "ALTER TABLE devices DROP COLUMN device_seq",
         "ALTER TABLE devices DROP COLUMN chain", "DROP TABLE numbers",
         "ALTER TABLE tasks ADD COLUMN task_seq INTEGER NOT NULL DEFAULT 0",
-        "DELETE FROM _sqlite_migrations WHERE name LIKE '0002%'", "PRAGMA user_version = 1",
+        "DROP INDEX log_by_kind", "DROP TABLE fences", "DROP TABLE presence",
+        "DELETE FROM _sqlite_migrations WHERE name > '0002'", "PRAGMA user_version = 1",
     ):  # fmt: skip
         connection.execute(statement)
 

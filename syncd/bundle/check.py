@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd.audit import Problem
 from syncd.bundle.form import (
     ENTRY,
     LINK,
@@ -27,6 +26,7 @@ from syncd.bundle.form import (
 )
 from syncd.entry import CHECKPOINT, FINALIZE, PURGE, header_bytes
 from syncd.errors import UsageError
+from syncd.projection import Problem
 from syncd.seal import GENESIS, chain_value, digest, fingerprint, signature_valid
 
 ESTABLISHED, UNKNOWN = "established", "unknown"

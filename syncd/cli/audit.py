@@ -232,8 +232,8 @@ def rebuild(app: App) -> None:
 
     Says where they differed from what the log says.
     """
-    from syncd.audit import VIEWS
-    from syncd.audit import rebuild as rebuild_views
+    from syncd.projection import VIEWS
+    from syncd.projection import rebuild as rebuild_views
 
     differences = rebuild_views(app.node.store)
     document = {
