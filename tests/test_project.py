@@ -39,6 +39,7 @@ LAYERS = (
     ("views",),
     ("purges",),
     ("store", "replica", "formats"),
+    ("projection",),
     ("audit", "fallback"),
     ("backup", "exchange", "bundle"),
     ("arrival", "healing", "witness"),
