@@ -280,6 +280,8 @@ def _mend_header(
     exchange: Exchange, replica: Replica, damaged: Entry, missing: Sequence[Numbers]
 ) -> bool:
     for row in _candidates(replica, damaged, missing):
+        if _is_elsewhere(exchange.store, row, damaged):
+            continue
         previous = _followed(exchange.store, replica, row, damaged)
         if previous is not None and _known_here(exchange, replica, row, damaged):
             _put_back(exchange.store, entry_at(damaged.seq, row, previous), damaged)
@@ -320,9 +322,20 @@ def _is_id(value: Any) -> bool:
 
 
 def _alike(row: Pulled, damaged: Entry) -> bool:
-    """Damage changes one column or two, not all that tell entries apart."""
-    place = (row.device_id, row.device_seq) == (damaged.device_id, damaged.device_seq)
-    return place or row.chain == damaged.chain or row.entry_id == damaged.entry_id
+    """Damage changes a column or two, not all that tell entries apart."""
+    same = (
+        (row.device_id, row.device_seq) == (damaged.device_id, damaged.device_seq),
+        row.entry_id == damaged.entry_id,
+        row.hash == damaged.hash,
+        row.chain == damaged.chain,
+    )
+    return sum(same) > 1
+
+
+def _is_elsewhere(store: Store, row: Pulled, damaged: Entry) -> bool:
+    """Whether an entry stands in the log already: a damaged number may be another's."""
+    held = (Entry(*found) for found in store.rows("entry_of", (row.device_id, row.device_seq)))
+    return any(entry.seq != damaged.seq and _header_whole(entry) for entry in held)
 
 
 def _followed(store: Store, replica: Replica, row: Pulled, damaged: Entry) -> bytes | None:

@@ -15,9 +15,19 @@ import resuming
 from devices import Device
 from machines import Machine
 
-from syncd import CheckpointService, attempts, clock, credentials, facts, recovery, tasks, tenure
+from syncd import (
+    CheckpointService,
+    attempts,
+    audit,
+    clock,
+    credentials,
+    facts,
+    recovery,
+    tasks,
+    tenure,
+)
 from syncd.breaker import CLOSED, HALF_OPEN, OPEN
-from syncd.entry import AGENT, RECOVERY
+from syncd.entry import AGENT, RECOVERY, header_bytes
 from syncd.errors import (
     CheckpointNotFoundError,
     LeaseHeldError,
@@ -27,6 +37,7 @@ from syncd.errors import (
 )
 from syncd.recovery import RESTART, RESUME, TAKEOVER, Recovery, Wish
 from syncd.replica import Pulled, Replica
+from syncd.seal import chain_value
 from syncd.store import Store
 
 runner = machines.runner
@@ -95,6 +106,18 @@ def test_what_is_corrupt_is_passed_over_and_named(service: CheckpointService) ->
     assert "step 3" not in done["prompt"]
 
 
+@pytest.mark.parametrize("column", ["meta", "device_id"])
+def test_text_that_is_no_text_any_more_is_passed_over_too(
+    service: CheckpointService, column: str
+) -> None:
+    names = chain(service, 2)
+    service.node.store.connection.execute(
+        f"UPDATE log SET {column} = CAST(x'ff' AS TEXT) WHERE entry_id = ?", (names[1],)
+    )
+    assert recover(service).document()["checkpoint_id"] == names[0]
+    assert "cannot be used" in resuming.resume(service).prompt
+
+
 def test_what_its_agent_gave_up_is_passed_over(service: CheckpointService) -> None:
     good, bad = chain(service, 1)[0], resuming.saved(service, recovery={"can_resume": False})
     done = recover(service).document()
@@ -131,6 +154,7 @@ def test_a_damaged_view_is_made_anew_from_the_log(
     assert (done["checkpoint_id"], done["skipped"]) == (newest, [])
     assert done["mended"]
     assert connection.execute("SELECT COUNT(*) FROM problems").fetchone() == (0,)
+    assert audit.verify(service.node.store, service.node.key.public()).ok
 
 
 def test_the_next_checkpoint_follows_the_one_that_was_resumed(
@@ -223,6 +247,36 @@ def test_the_replica_is_not_believed(
     done = recover(device.service).document()
     assert (done["checkpoint_id"], done["mended"]) == (names[0], [])
     assert [gone["checkpoint_id"] for gone in done["skipped"]] == [names[1]]
+
+
+def test_what_the_replica_made_up_is_not_believed_though_it_fits(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It continues the entry before it; but nothing here has ever met it, and nobody signed it."""
+    names = chain(device.service, 2)
+    device.sync()
+    ((before,),) = device.rows("SELECT chain FROM log WHERE entry_id = ?", names[0])
+    spoil(device.service, names[1], "chain")
+    device.rows("UPDATE log SET meta = '{}' WHERE entry_id = ?", names[1])
+
+    def made_up(row: Pulled) -> Pulled:
+        row = row._replace(meta=row.meta.replace("ann", "eve"), signature=None)
+        return row._replace(chain=chain_value(before, header_bytes(row[2:14]), row.hash))
+
+    Liar.answer = made_up
+    monkeypatch.setattr(device.node, "replica", lambda: Liar(device.dsn))
+    done = recover(device.service).document()
+    assert (done["checkpoint_id"], done["mended"]) == (names[0], [])
+
+
+def test_a_damaged_number_does_not_bring_another_entry_in_its_place(device: Device) -> None:
+    names = chain(device.service, 3)
+    device.sync()
+    (unsent,) = chain(device.service, 1)
+    device.rows("UPDATE log SET device_seq = 1 WHERE entry_id = ?", unsent)
+    done = recover(device.service).document()
+    assert (done["checkpoint_id"], done["mended"]) == (names[2], [])
+    assert device.rows("SELECT entry_id FROM log WHERE seq = 4") == [(unsent,)]
 
 
 def test_offline_it_falls_back_and_says_so(device: Device) -> None:

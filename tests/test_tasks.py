@@ -191,6 +191,25 @@ def test_what_a_fenced_off_writer_left_is_marked_and_can_be_chosen(
         "ann", branch)  # fmt: skip
 
 
+def test_the_holders_head_can_be_chosen_though_the_branch_is_newer(crew: devices.Team) -> None:
+    one, two = crew.device(), crew.device()
+    start = resuming.saved(one.service)
+    crew.settle()
+    tenure.take(two.node, "t", start, "bob", ("ann", one.node.store.device_id), 0)
+    crew.settle()
+    held = resuming.saved(two.service, metadata={"agent_id": "bob"})
+    two.sync()
+    branch = resuming.saved(one.service)
+    crew.settle()
+    assert [conflict.entity_id for conflict in conflicts.everything(one.node, "open")] == [held]
+    assert conflicts.choose(two.node, held)["current"] == held
+    crew.settle()
+    for device in (one, two):
+        assert heads(device.service) == [held]
+        assert heads(device.service, decided=True) == [branch, held]
+        assert conflicts.everything(device.node, "open") == []
+
+
 def test_what_goes_on_after_it_was_decided_against_is_listed_again(
     service: CheckpointService,
 ) -> None:
