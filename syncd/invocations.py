@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from syncd import facts
+from syncd import facts, redaction
 from syncd.entry import INVOCATION
 from syncd.facts import Fact
 from syncd.fold import derived_id
@@ -19,7 +19,7 @@ def invoked(
 ) -> None:
     """Record that one agent, or a person, has started another. A session is started once."""
     for kind, text in (("agent id", started), ("name of who started it", by)):
-        checked_id(kind, text)
+        redaction.of(node.settings).refuse(kind.replace(" ", "_"), checked_id(kind, text))
     name = derived_id(f"syncd invocation {_text(task_id, started, by, session)}")
     meta = {"started": started, "by": by, "session": session, "agent_type": agent_type}
     with node.store.transaction():

@@ -8,6 +8,7 @@ knows more, and sooner.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from shlex import quote
 from typing import Any, NamedTuple
 
 from syncd import agents, clock, facts, messages, presence, tenure
@@ -98,15 +99,15 @@ def _warning(node: Node, sign: Sign, message_id: str) -> Letter:
     heartbeat, warning, crashed = (
         f"{node.settings[f'liveness.{name}_minutes']:g}" for name in ("heartbeat", WARNING, CRASHED)
     )
-    task = f" --task {sign.task_id}" if sign.task_id else ""
+    who, task = quote(sign.agent_id), f" --task {quote(sign.task_id)}" if sign.task_id else ""
     return Letter(
         f"Your last sign of life{_on(sign)} came at {clock.iso(sign.seen_ms)}; one every "
         f"{heartbeat} minutes is usual. After {crashed} minutes of silence you are presumed to "
         "have crashed, and others may take over.",
         f"Silent for more than {warning} minutes: are you at work?",
         "Write a checkpoint now, or at least show that you are alive: "
-        f"`syncd heartbeat --agent {sign.agent_id}{task}`",
-        f"syncd message ack {message_id} --agent {sign.agent_id}",
+        f"`syncd heartbeat --agent {who}{task}`",
+        f"syncd message ack {message_id} --agent {who}",
     )
 
 
@@ -139,7 +140,7 @@ def _told_losers(node: Node) -> list[Event]:
             "have written since then is kept as a branch.",
             f"Task {task_id} is another's",
             "Stop working on it, and say what is worth keeping: `syncd task heads` shows both.",
-            f"syncd message ack {name} --agent {claim.holder[0]}",
+            f"syncd message ack {name} --agent {quote(claim.holder[0])}",
         )
         messages.send(node, claim.holder[0], letter, task_id, SYNCD, name)
         events.append(Event(LOST, claim.holder[0], task_id, _lost_words(task_id, claim)))
@@ -169,8 +170,8 @@ def notices(node: Node, everybody: Iterable[Agent]) -> list[dict[str, Any]]:
         Notice(
             f"{_name(a.sign)} is presumed to have crashed: no sign of life since "
             f"{clock.iso(a.sign.seen_ms)}",
-            f"`syncd resume {a.sign.task_id}` shows where it stands, `syncd recover "
-            f"{a.sign.task_id} --takeover` gives it to another agent."
+            f"`syncd resume {quote(a.sign.task_id)}` shows where it stands, `syncd recover "
+            f"{quote(a.sign.task_id)} --takeover` gives it to another agent."
             if a.sign.task_id
             else "See whether it still runs.",
         )
@@ -178,7 +179,7 @@ def notices(node: Node, everybody: Iterable[Agent]) -> list[dict[str, Any]]:
         if a.expected and a.state == CRASHED
     ]
     found += [
-        Notice(_lost_words(task_id, claim), f"`syncd task heads {task_id}` shows both branches.")
+        Notice(_lost_words(task_id, claim), f"`syncd task heads {quote(task_id)}` shows both.")
         for task_id, claim in _lost(node)
         if _unread(node, _loss(claim))
     ]

@@ -151,6 +151,7 @@ def test_who_started_whom_is_kept_once_for_each_session(alone: Machine) -> None:
     beat = ("heartbeat", "--agent", "ann", "--task", "t", "--started-by", "boss", "--session")
     for session in ("s1", "s1", "s2"):
         alone.ok(*beat, session, "--agent-type", "qa")
+    assert alone.sql("SELECT count(*) FROM log") == [(2,)]
     found = alone.json("invocations")
     assert [one["session_id"] for one in found] == ["s1", "s2"]
     assert found[0] | {"at": "", "device_id": ""} == {
@@ -171,8 +172,9 @@ def test_invocations_are_found_by_task_and_by_either_side(service: CheckpointSer
     ):  # fmt: skip
         found = invocations.listed(node, task, agent)
         assert "".join(one["session_id"] for one in found) == sessions
-    with pytest.raises(InvalidInputError, match="empty"):
-        invocations.invoked(node, "t", "", "boss")
+    for started, by, why in (("", "boss", "empty"), ("ann", SECRET, "looks like a secret")):
+        with pytest.raises(InvalidInputError, match=why):
+            invocations.invoked(node, "t", started, by)
 
 
 def test_invocations_reach_other_machines(team: Team) -> None:

@@ -203,8 +203,9 @@ def test_a_heartbeat_without_a_task_speaks_for_all_of_the_agents_tasks(place: Pl
 def test_nobody_waits_for_an_agent_that_says_it_does_not_go_on(
     place: Place, state: dict[str, str], why: str
 ) -> None:
-    presence.heartbeat(place.node, "ann", "t")
     place.write(**state)
+    assert place.states(everything=True) == {}, "of this one there is nothing but its word"
+    presence.heartbeat(place.node, "ann", "t")
     assert place.states() == {("ann", "t"): "active"}, "it lives, and may say so"
     assert place.later(2 * 60 * MINUTE).states() == {}
     (found,) = agents.listed(place.node, everything=True)
@@ -217,6 +218,8 @@ def test_nobody_waits_for_the_agents_of_a_task_that_is_done_or_rests(place: Plac
         place.write(task)
         presence.heartbeat(place.node, "ann", task)
         tasks.change(place.node, task, status=task)
+    place.write("never heard of", "cid")
+    tasks.change(place.node, "never heard of", status="blocked")
     presence.heartbeat(place.node, "ann", "by another")
     place.write("by another", "bob", status="complete")
     assert place.later(2 * 60 * MINUTE).states() == {}
@@ -281,7 +284,7 @@ def test_that_it_has_ended_is_an_entry_where_its_checkpoint_says_otherwise(place
 
 
 def test_one_who_is_silent_is_warned_once_in_its_inbox(place: Place) -> None:
-    place.write()
+    place.write("a task")
     assert place.later(30 * MINUTE).scan() == []
     before = place.entries()
     assert place.later(1).scan() == ["warned ann"]
@@ -290,9 +293,9 @@ def test_one_who_is_silent_is_warned_once_in_its_inbox(place: Place) -> None:
     assert place.entries() == before + 2
     (message,) = messages.inbox(place.node, "ann")
     letter = messages.document(place.node, message)
-    assert (letter["from"], letter["task_id"]) == ("syncd", "t")
+    assert (letter["from"], letter["task_id"]) == ("syncd", "a task")
     assert "30 minutes" in letter["subject"]
-    assert "`syncd heartbeat --agent ann --task t`" in letter["action"]
+    assert "`syncd heartbeat --agent ann --task 'a task'`" in letter["action"]
     assert "15 minutes" in letter["text"]
     assert "60 minutes" in letter["text"]
     assert letter["acknowledge"] == f"syncd message ack {message.id} --agent ann"

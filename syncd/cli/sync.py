@@ -31,7 +31,8 @@ def sync(app: App, push_only: bool, pull_only: bool) -> None:
         raise click.UsageError("--push-only and --pull-only exclude each other")
     with _progress(app) as progress, _exchange(app, progress) as engine:
         outcome = engine.sync(push=not pull_only, pull=not push_only)
-        _exchange_signs(app, engine)
+        if not pull_only:
+            _exchange_signs(app, engine)
     _finish_purges(app)
     document = {**outcome._asdict(), "state": "online"}
     app.emit(document, lambda: _told(outcome))
