@@ -43,7 +43,7 @@ run: $(RUN_STAMP)
 	@exec $(BIN)/syncd run
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 4
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -53,7 +53,7 @@ lint: $(STAMP)
 check: lint test
 
 proof: $(STAMP)
-	SYNCD_PROOF=1 $(BIN)/python -m pytest -n 4
+	SYNCD_PROOF=1 $(BIN)/python -m pytest -n 4 --dist worksteal
 
 bench: $(BENCH_STAMP)
 	$(BIN)/python -m bench

@@ -941,10 +941,6 @@ WHERE seq = (SELECT seq FROM log WHERE device_id = ? ORDER BY seq DESC LIMIT 1) 
 -- The signature of an entry that had none.
 UPDATE log SET signature = ?1 WHERE seq = ?2 AND chain = ?3 AND signature IS NULL
 
--- last_signed --
--- The last number of a device that it has signed.
-SELECT coalesce(MAX(device_seq), 0) FROM log WHERE device_id = ? AND signature IS NOT NULL
-
 -- sealed_here --
 -- An entry whose body this home has sealed, on this disk or for all who share its key.
 SELECT seq FROM log WHERE typeof(body) = 'blob' AND substr(body, 1, 1) = x'01' AND (

@@ -150,6 +150,19 @@ class Exchange:
             batch.append(entry)
         return batch
 
+    def sendable_to(self, device_id: str, after: int) -> int:
+        """The last number of a device, after one, up to which its entries can be sent as they were
+        signed: each batch ends with a signature."""
+        last, count, size = after, 0, 0
+        for (seq,) in self.run("seqs_after", device_id, after).fetchall():
+            entry = Entry(*self.run("entry_at", seq).fetchone())
+            count, size = count + 1, size + _weight(entry)
+            if count > BATCH_ROWS or (size > BATCH_BYTES and count > 1):
+                break
+            if entry.signature is not None:
+                last, count, size = entry.device_seq, 0, 0
+        return last
+
     def pending_count(self) -> int:
         """How many entries wait."""
         row = self.store.row("pending_count", (self.sent_to(), _json(self.own_ids())))

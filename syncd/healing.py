@@ -181,7 +181,7 @@ def _remind(
         common, parted = _parting(exchange, replica, device_id, head, shared, public)
         last = common if parted else head.device_seq
         if not parted and public != key.public():  # nobody can sign for it any more
-            last = max(common, exchange.run("last_signed", device_id).fetchone()[0])
+            last = exchange.sendable_to(device_id, common)
     if last < head.device_seq:
         new, its_head = _split_off(exchange, replica, device_id, last, key)
         _remind(exchange, replica, new, its_head, key)

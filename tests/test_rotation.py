@@ -22,7 +22,7 @@ from devices import Team as Crew
 from machines import Machine, Team, runner, team
 from replicas import Person
 
-from syncd import CheckpointService, rotation, running, sealing
+from syncd import CheckpointService, exchange, rotation, running, sealing
 from syncd.audit import verify
 from syncd.endorsement import NOT_ENDORSED, Succession, unendorsed
 from syncd.entry import CREATE, KEY, Draft, uuid7
@@ -604,6 +604,28 @@ def test_a_database_that_comes_back_after_every_change(crew: Crew, met: bool) ->
         assert device.problems() == []
         assert device.proof().ok
         assert device.rows("SELECT refused FROM log WHERE refused IS NOT NULL") == []
+    assert sorted(bob.entry_ids()) == sorted(ann.entry_ids())
+
+
+def test_signatures_that_are_too_far_apart_for_a_batch_are_made_anew(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch must end with one, and the key that made them is gone."""
+    monkeypatch.setattr(exchange, "BATCH_ROWS", 3)
+    ann, bob = crew.device(), crew.device()
+    for unsigned in (2, 5):
+        for _ in range(unsigned):
+            made = ann.service.create_checkpoint("task", "agent")
+        ann.service.finalize_checkpoint(made.metadata.checkpoint_id)
+    copy = ann.copy(crew.place / "copy.db")
+    before = ann.exchange.device_id
+    sealing.rotate_signing(ann.node)
+    ann.restore(copy)
+    crew.settle()
+    assert ann.exchange.sendable_to(before, 0) == 3
+    for device in crew.devices:
+        assert device.problems() == []
+        assert device.proof().ok
     assert sorted(bob.entry_ids()) == sorted(ann.entry_ids())
 
 
