@@ -902,6 +902,10 @@ DELETE FROM presence WHERE device_id NOT IN (SELECT value FROM json_each(?))
 -- Nobody waits any more for agents that were last seen so long ago.
 DELETE FROM presence WHERE seen_ms < ?
 
+-- recorded_agents --
+-- Of whom there are transitions.
+SELECT DISTINCT entity_id FROM log WHERE entity <> 'checkpoint' AND entity = 'agent'
+
 -- crashed_tasks --
 -- Tasks of which an agent was ever presumed to have crashed.
 SELECT DISTINCT meta ->> '$.task_id' FROM log

@@ -77,16 +77,24 @@ class _View(NamedTuple):
     now: int
     as_of: int
     skew: int
+    recorded: set[str]
 
     def local_ms(self, hlc: int, device_id: str) -> int:
         """A reading in this device's time; those of others are near the replica's."""
         return clock.milliseconds(hlc) + (0 if device_id in self.own else self.skew)
 
+    def history(self, sign: Sign) -> list[Fact]:
+        if sign.about not in self.recorded:
+            return []
+        found = facts.concerning(self.node, AGENT, sign.about)
+        return sorted(found, key=lambda fact: (fact.hlc, fact.entry_id))
+
 
 def _view(node: Node) -> _View:
     now, state = node.store.now_ms(), dict(node.store.rows("states"))
     as_of = min(int(state.get(_AS_OF) or now), now)
-    return _View(node, own_ids(node), now, as_of, int(state.get("skew_ms") or 0))
+    recorded = {row[0] for row in node.store.rows("recorded_agents")}
+    return _View(node, own_ids(node), now, as_of, int(state.get("skew_ms") or 0), recorded)
 
 
 def everybody(node: Node) -> list[Agent]:
@@ -147,9 +155,7 @@ def _without_general(agents: list[Agent]) -> list[Agent]:
 def _judged(view: _View, sign: Sign, why: str, beats: bool) -> Agent:
     own = sign.device_id in view.own
     age = max((view.now if own else view.as_of) - sign.seen_ms, 0)
-    history = sorted(
-        facts.concerning(view.node, AGENT, sign.about), key=lambda f: (f.hlc, f.entry_id)
-    )
+    history = view.history(sign)
     state = state_of(view.node, age)
     if age > _KEPT_MS and not (history and history[-1].meta["state"] == CRASHED):
         why = why or FORGOTTEN

@@ -572,7 +572,8 @@ def test_a_machine_that_dies_with_its_agent_is_missed_on_the_other(
         until(lambda: status(bob)["notices"])
         (notice,) = status(bob)["notices"]
         assert notice["what"].startswith("ann on task t is presumed to have crashed")
-        until(lambda: bob.json("task", "show", "t")["reassign"])
+        until(lambda: "crashed" in [fact.meta["state"] for fact in recorded_at(bob)])
+        assert bob.json("task", "show", "t")["reassign"]
     shown = bob.ok("status").out
     assert "- ann on task t is presumed to have crashed" in shown
     assert "1 presumed to have crashed" in shown
