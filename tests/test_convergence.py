@@ -6,8 +6,9 @@ that it makes. Hypothesis turns a failing one into one in which nearly nothing h
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -60,6 +61,7 @@ class History:
         self.told: dict[str, bytes] = {}
         self.doomed: set[str] = set()
         self._copies: dict[Device, Any] = {}
+        self._rotated: set[Device] = set()
 
     def play(self, step: Step) -> None:
         device = self.devices[step.who % len(self.devices)]
@@ -202,7 +204,7 @@ class History:
 
     def restore(self, device: Device, a: int, b: int) -> None:
         """What was only on this disk after the copy is gone: nobody can bring that back."""
-        if device in self._copies:
+        if device in self._copies and not self._claimed_twice(device):
             before = device.entry_ids()
             device.restore(self._copies[device])
             gone = before - device.entry_ids() - self.at_replica()
@@ -217,8 +219,24 @@ class History:
 
     def rotate(self, device: Device, a: int, b: int) -> None:
         """Another key. A copy that is brought back afterwards has an id whose key is gone."""
+        if self._shared(device, device.entry_ids()):
+            return
+        self._rotated.add(device)
         with self._noting(device.service) as service:
             sealing.rotate_signing(service.node, f"reason {a}")
+
+    def _claimed_twice(self, device: Device) -> bool:
+        """Whether an entry would go under one id here, since its key is gone, and under another on
+        a copy of the home that has it signed: that looks like an attack, and is in quarantine
+        until somebody decides."""
+        with closing(sqlite3.connect(self._copies[device])) as copy:
+            entries = {row[0] for row in copy.execute("SELECT entry_id FROM log")}
+        return device in self._rotated and self._shared(device, entries)
+
+    def _shared(self, device: Device, entries: set[str]) -> bool:
+        """Whether some of these are on another device too, and not at the replica."""
+        unsent = entries - self.at_replica()
+        return any(unsent & other.entry_ids() for other in self.devices if other is not device)
 
     # --- what is there --------------------------------------------------------------------------
 
