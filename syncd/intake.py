@@ -1,0 +1,251 @@
+"""From files to checkpoints: each file once, however often it is looked at.
+
+A checkpoint that a file holds has an id that follows from the file, so that the same file on another
+machine, or looked at again, is the same checkpoint. What has changed in it since is a new version;
+what was written at another time is a new checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from syncd.checkpoint import Checkpoint
+from syncd.errors import CheckpointNotFoundError, InvalidInputError, SyncdError
+from syncd.fold import derived_id
+from syncd.formats import agent_json, builder_state, markdown, reference_store
+from syncd.formats.reading import FormatError, Reading
+from syncd.service import CheckpointService
+
+_AT_ONCE = 200
+_SKIPPED = frozenset((".git", "node_modules", "backups"))
+Progress = Callable[[int, int], None]
+
+
+class Format(NamedTuple):
+    """How the files of a format are told, and read."""
+
+    name: str
+    matches: Callable[[str], bool]
+    read: Callable[[bytes, str], list[Reading]]
+
+
+def _one(read: Callable[[bytes, str], Reading]) -> Callable[[bytes, str], list[Reading]]:
+    return lambda data, source: [read(data, source)]
+
+
+def _is_json(name: str) -> bool:
+    return name.endswith(".json") and not name.startswith(".")
+
+
+FORMATS = {
+    form.name: form
+    for form in (
+        Format("markdown", markdown.is_name, _one(markdown.read)),
+        Format("agent-json", _is_json, _one(agent_json.read)),
+        Format("builder-state", lambda name: name == "builder-state.json", builder_state.read),
+        Format("reference", lambda n: _is_json(n) and n != "latest.json",
+               _one(reference_store.read)),
+    )
+}  # fmt: skip
+
+
+class Failure(NamedTuple):
+    path: str
+    line: int
+    message: str
+
+
+class Tally(NamedTuple):
+    """CONTRACT: what an import did."""
+
+    imported: int = 0
+    unchanged: int = 0
+    failed: tuple[Failure, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def plus(self, other: Tally) -> Tally:
+        return Tally(
+            self.imported + other.imported,
+            self.unchanged + other.unchanged,
+            (*self.failed, *other.failed),
+            (*self.notes, *other.notes),
+        )
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "imported": self.imported,
+            "unchanged": self.unchanged,
+            "failed": [failure._asdict() for failure in self.failed],
+            "notes": list(self.notes),
+        }
+
+
+# --- which files ----------------------------------------------------------------------------------
+
+
+def files(form: Format, place: Path) -> Iterator[Path]:
+    """The file itself, or those of the format below a directory; nothing that lies outside it."""
+    if not place.is_dir():
+        if not place.exists():
+            raise CheckpointNotFoundError(f"there is no file {place}", "Name one that exists.")
+        yield place
+        return
+    for folder, below, names in os.walk(place):
+        below[:] = sorted(name for name in below if name not in _SKIPPED)
+        yield from (Path(folder, name) for name in sorted(names) if form.matches(name))
+
+
+def content(file: Path, root: Path, limit: int) -> bytes:
+    """What a file holds; refused if a link leads out of the directory that was named, or if it is
+    far larger than any checkpoint."""
+    if not file.resolve().is_relative_to(root.resolve()):
+        raise InvalidInputError(
+            f"{file} leads out of {root}", "Name the place where it really lies."
+        )
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(limit + 1)
+    except OSError as error:
+        raise InvalidInputError(f"{file}: {error.strerror}", "Check its permissions.") from None
+    if len(data) > limit:
+        raise InvalidInputError(f"{file} has more than {limit:,} bytes", "Leave it out.")
+    return data
+
+
+# --- taking in ------------------------------------------------------------------------------------
+
+
+class Intake:
+    """Takes files in for one home; `task` is for those that name none."""
+
+    def __init__(self, service: CheckpointService, task: str = "") -> None:
+        self._service = service
+        self._store = service.node.store
+        self._task = task
+        self._limit = 8 * int(service.node.settings["limits.body_bytes"])
+
+    def everything(self, form: Format, place: Path, progress: Progress) -> Tally:
+        """All files of a format, oldest checkpoint first, many to a commit."""
+        root = place if place.is_dir() else place.parent
+        found, tally = self._read(form, list(files(form, place)), root)
+        found.sort(key=lambda pair: pair[1].checkpoint.metadata.timestamp)
+        for start in range(0, len(found), _AT_ONCE):
+            with self._store.transaction():
+                for file, reading in found[start : start + _AT_ONCE]:
+                    tally = tally.plus(self._guarded(file, reading))
+            progress(min(start + _AT_ONCE, len(found)), len(found))
+        return tally
+
+    def _read(
+        self, form: Format, paths: Iterable[Path], root: Path
+    ) -> tuple[list[tuple[Path, Reading]], Tally]:
+        found: list[tuple[Path, Reading]] = []
+        tally = Tally()
+        for path in paths:
+            try:
+                readings = form.read(content(path, root, self._limit), str(path))
+            except InvalidInputError as error:
+                tally = tally.plus(Tally(failed=(_failure(path, error),)))
+                continue
+            found += [(path, reading) for reading in readings]
+        return found, tally
+
+    def one(self, form: Format, path: Path, root: Path, name: str) -> Tally:
+        """A single file, which was called so when it was met first; raises what is wrong with
+        it."""
+        readings = form.read(content(path, root, self._limit), str(path))
+        tally = Tally()
+        with self._store.transaction():
+            for reading in readings:
+                tally = tally.plus(self._take(path.with_name(name), reading))
+        return tally
+
+    def _guarded(self, path: Path, reading: Reading) -> Tally:
+        """What one file says wrong must not keep the others out."""
+        try:
+            return self._take(path, reading)
+        except (InvalidInputError, CheckpointNotFoundError) as error:
+            return Tally(failed=(_failure(path, error),))
+
+    def _take(self, path: Path, reading: Reading) -> Tally:
+        checkpoint = self._addressed(path, reading)
+        notes = tuple(f"{path}: {note}" for note in reading.notes)
+        known = self._store.row("checkpoint", (checkpoint.metadata.checkpoint_id,))
+        if known is None:
+            self._service.save(checkpoint, parent=self._parent(path, reading, checkpoint))
+            return Tally(imported=1, notes=notes)
+        before = self._service.get_checkpoint(checkpoint.metadata.checkpoint_id)
+        if _said(before) == _said(checkpoint):
+            return Tally(unchanged=1)
+        self._service.revise(before, _on_top_of(before, checkpoint))
+        return Tally(imported=1, notes=notes)
+
+    def _addressed(self, path: Path, reading: Reading) -> Checkpoint:
+        """With its task and an id that follows from where it stands."""
+        checkpoint, metadata = reading.checkpoint, reading.checkpoint.metadata
+        task = metadata.task_id or self._task or reading.owner
+        if not task:
+            raise FormatError(str(path), 1, "it names no task: add --task NAME")
+        named = metadata.task_id != "" and "checkpoint_id" in metadata.model_fields_set
+        if not named or not self._is_same_moment(checkpoint):
+            name = file_id(task, path.name, reading)
+            metadata = metadata.amended(checkpoint_id=name)
+        return checkpoint.amended(metadata=_set(metadata, task))
+
+    def _is_same_moment(self, checkpoint: Checkpoint) -> bool:
+        """An agent that goes on with a file of ours leaves the id in it and changes the time."""
+        row = self._store.row("checkpoint", (checkpoint.metadata.checkpoint_id,))
+        if row is None:
+            return True
+        known = self._service.get_checkpoint(checkpoint.metadata.checkpoint_id)
+        return known.metadata.timestamp == checkpoint.metadata.timestamp
+
+    def _parent(self, path: Path, reading: Reading, checkpoint: Checkpoint) -> str | None:
+        """The checkpoint of the file that it names as the one before it, if that is here."""
+        if not reading.previous:
+            return None
+        name = file_id(checkpoint.metadata.task_id, Path(reading.previous).name, reading)
+        return name if self._store.row("checkpoint", (name,)) else None
+
+
+def file_id(task: str, name: str, reading: Reading) -> str:
+    """The same wherever the file lies: by its name if each checkpoint has a file of its own, else
+    by the moment that it was written."""
+    metadata = reading.checkpoint.metadata
+    if markdown.is_name(name):
+        return derived_id(f"syncd file {task}\n{name}")
+    moment = f"{metadata.agent_id}\n{metadata.session_id}\n{metadata.timestamp}\n{reading.place}"
+    return derived_id(f"syncd file {task}\n{moment}")
+
+
+def _set(metadata: Any, task: str) -> Any:
+    """As given from outside: the id may be in use elsewhere."""
+    return type(metadata).from_dict({**metadata.to_dict(), "task_id": task})
+
+
+def _said(checkpoint: Checkpoint) -> bytes:
+    """What a checkpoint says, without what the store adds."""
+    from syncd.canonical import canonical
+
+    body = checkpoint.body()
+    for name in ("compliance", "workspace"):
+        body.pop(name, None)
+    for name in ("continuation_prompt", "last_successful_state"):
+        body["recovery"].pop(name, None)
+    return hashlib.sha256(canonical(body)).digest()
+
+
+def _on_top_of(before: Checkpoint, changed: Checkpoint) -> Checkpoint:
+    parent = before.body()["recovery"]["last_successful_state"]
+    recovery = changed.recovery.amended(last_successful_state=parent)
+    return changed.amended(recovery=recovery, revision=before.revision)
+
+
+def _failure(path: Path, error: SyncdError) -> Failure:
+    line = error.line if isinstance(error, FormatError) else 0
+    message = error.expected if isinstance(error, FormatError) else error.message
+    return Failure(str(path), line, message)

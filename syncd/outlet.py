@@ -1,0 +1,83 @@
+"""From checkpoints to files, in the formats that other tools read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from syncd.checkpoint import Checkpoint
+from syncd.errors import CheckpointNotFoundError, InvalidInputError, UsageError
+from syncd.formats import agent_files, agent_json, builder_state, markdown, reference_store
+from syncd.formats.files import replaced
+from syncd.service import CheckpointService
+from syncd.vocabulary import MAX_ID
+
+_ALL = 1_000_000
+
+
+def exported(
+    service: CheckpointService, form: str, place: Path, task: str, *, whole: bool = False,
+    within: str = "",
+) -> list[Path]:  # fmt: skip
+    """Write a task's newest checkpoint, or all of them; the files that were written. `within` says
+    where in a builder-state file."""
+    found = service.get_checkpoint_history(task, _ALL if whole or form == "reference" else 1)
+    if not found:
+        raise CheckpointNotFoundError(f"task {task!r} has no checkpoint to export")
+    oldest_first = found[::-1]
+    if form == "builder-state":
+        return [_into_builder_state(place, within or "activePrd", found[0])]
+    place.mkdir(parents=True, exist_ok=True)
+    writers: dict[str, Callable[[Path, list[Checkpoint]], list[Path]]] = {
+        "markdown": _markdown,
+        "agent-json": _agent_json,
+        "reference": _reference,
+    }
+    return writers[form](place, oldest_first)
+
+
+def _markdown(place: Path, found: list[Checkpoint]) -> list[Path]:
+    written: list[Path] = []
+    for checkpoint in found:
+        path = place / markdown.file_name(checkpoint)
+        previous = written[-1].name if written else ""
+        replaced(path, markdown.write(checkpoint, previous=previous).encode())
+        written.append(path)
+    return written
+
+
+def _agent_json(place: Path, found: list[Checkpoint]) -> list[Path]:
+    """A file for each agent has its newest one."""
+    newest = {checkpoint.metadata.agent_id: checkpoint for checkpoint in found}
+    written = []
+    for agent, checkpoint in newest.items():
+        path = place / agent_json.file_name(agent)
+        agent_files.update(path, checkpoint)
+        written.append(path)
+    return written
+
+
+def _reference(place: Path, found: list[Checkpoint]) -> list[Path]:
+    folder = place / _folder(found[0].metadata.task_id)
+    folder.mkdir(exist_ok=True)
+    written = []
+    for checkpoint in found:
+        path = folder / f"{_folder(checkpoint.metadata.checkpoint_id)}.json"
+        replaced(path, reference_store.write(checkpoint))
+        written.append(path)
+    replaced(folder / "latest.json", reference_store.latest(found[-1]))
+    return written
+
+
+def _folder(name: str) -> str:
+    """An id as the name of a file; one that would lead elsewhere is refused."""
+    if "/" in name or name in ("", ".", "..") or len(name.encode()) > min(MAX_ID, 240):
+        raise InvalidInputError(f"{name!r} cannot be the name of a file", "Export another format.")
+    return name
+
+
+def _into_builder_state(path: Path, place: str, newest: Checkpoint) -> Path:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}", "Name an existing builder-state.json.")
+    builder_state.update(path, place, lambda _: newest)
+    return path
