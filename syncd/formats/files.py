@@ -56,12 +56,15 @@ def _exchanged(draft: Path, path: Path, before: bytes | None) -> bool:
         return _first(draft, path)
     if not path.exists() or path.read_bytes() != before:
         return False
+    ours = draft.read_bytes()
     if not _swapped(draft, path):
         draft.replace(path)
         return True
     if draft.read_bytes() == before:
         return True
     _swapped(draft, path)
+    if draft.read_bytes() != ours:  # somebody wrote once more meanwhile: the newest stays
+        _swapped(draft, path)
     return False
 
 
