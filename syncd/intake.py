@@ -1,15 +1,15 @@
 """From files to checkpoints: each file once, however often it is looked at.
 
-A checkpoint that a file holds has an id that follows from the file, so that the same file on another
-machine, or looked at again, is the same checkpoint. What has changed in it since is a new version;
-what was written at another time is a new checkpoint.
+A checkpoint that a file holds has an id that follows from the file, so that the same file on
+another machine, or looked at again, is the same checkpoint. What has changed in it since is a new
+version; what was written at another time is a new checkpoint.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from syncd.service import CheckpointService
 
 _AT_ONCE = 200
 _SKIPPED = frozenset((".git", "node_modules", "backups"))
-Progress = Callable[[int, int], None]
+Progress = Callable[[str, int, int], None]
 
 
 class Format(NamedTuple):
@@ -51,6 +51,10 @@ FORMATS = {
                _one(reference_store.read)),
     )
 }  # fmt: skip
+
+
+def _silent(_what: str, _done: int, _all: int) -> None:
+    """For those who do not watch."""
 
 
 class Failure(NamedTuple):
@@ -128,31 +132,34 @@ class Intake:
         self._task = task
         self._limit = 8 * int(service.node.settings["limits.body_bytes"])
 
-    def everything(self, form: Format, place: Path, progress: Progress) -> Tally:
+    def everything(self, form: Format, place: Path, progress: Progress | None = None) -> Tally:
         """All files of a format, oldest checkpoint first, many to a commit."""
         root = place if place.is_dir() else place.parent
-        found, tally = self._read(form, list(files(form, place)), root)
+        report = progress or _silent
+        found, tally = self._read(form, list(files(form, place)), root, report)
         found.sort(key=lambda pair: pair[1].checkpoint.metadata.timestamp)
         for start in range(0, len(found), _AT_ONCE):
             with self._store.transaction():
                 for file, reading in found[start : start + _AT_ONCE]:
                     tally = tally.plus(self._guarded(file, reading))
-            progress(min(start + _AT_ONCE, len(found)), len(found))
+            report("import", min(start + _AT_ONCE, len(found)), len(found))
         return tally
 
     def _read(
-        self, form: Format, paths: Iterable[Path], root: Path
+        self, form: Format, paths: Sequence[Path], root: Path, report: Progress
     ) -> tuple[list[tuple[Path, Reading]], Tally]:
         found: list[tuple[Path, Reading]] = []
-        tally = Tally()
-        for path in paths:
+        failed = []
+        for number, path in enumerate(paths, start=1):
             try:
                 readings = form.read(content(path, root, self._limit), str(path))
             except InvalidInputError as error:
-                tally = tally.plus(Tally(failed=(_failure(path, error),)))
+                failed.append(_failure(path, error))
                 continue
             found += [(path, reading) for reading in readings]
-        return found, tally
+            if number % _AT_ONCE == 0:
+                report("read", number, len(paths))
+        return found, Tally(failed=tuple(failed))
 
     def one(self, form: Format, path: Path, root: Path, name: str) -> Tally:
         """A single file, which was called so when it was met first; raises what is wrong with
@@ -176,7 +183,7 @@ class Intake:
         notes = tuple(f"{path}: {note}" for note in reading.notes)
         known = self._store.row("checkpoint", (checkpoint.metadata.checkpoint_id,))
         if known is None:
-            self._service.save(checkpoint, parent=self._parent(path, reading, checkpoint))
+            self._service.save(checkpoint, parent=self._parent(reading, checkpoint))
             return Tally(imported=1, notes=notes)
         before = self._service.get_checkpoint(checkpoint.metadata.checkpoint_id)
         if _said(before) == _said(checkpoint):
@@ -204,7 +211,7 @@ class Intake:
         known = self._service.get_checkpoint(checkpoint.metadata.checkpoint_id)
         return known.metadata.timestamp == checkpoint.metadata.timestamp
 
-    def _parent(self, path: Path, reading: Reading, checkpoint: Checkpoint) -> str | None:
+    def _parent(self, reading: Reading, checkpoint: Checkpoint) -> str | None:
         """The checkpoint of the file that it names as the one before it, if that is here."""
         if not reading.previous:
             return None

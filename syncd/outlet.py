@@ -8,7 +8,7 @@ from pathlib import Path
 from syncd.checkpoint import Checkpoint
 from syncd.errors import CheckpointNotFoundError, InvalidInputError, UsageError
 from syncd.formats import agent_files, agent_json, builder_state, markdown, reference_store
-from syncd.formats.files import replaced
+from syncd.formats.files import replace
 from syncd.service import CheckpointService
 from syncd.vocabulary import MAX_ID
 
@@ -41,7 +41,7 @@ def _markdown(place: Path, found: list[Checkpoint]) -> list[Path]:
     for checkpoint in found:
         path = place / markdown.file_name(checkpoint)
         previous = written[-1].name if written else ""
-        replaced(path, markdown.write(checkpoint, previous=previous).encode())
+        replace(path, markdown.write(checkpoint, previous=previous).encode())
         written.append(path)
     return written
 
@@ -63,9 +63,9 @@ def _reference(place: Path, found: list[Checkpoint]) -> list[Path]:
     written = []
     for checkpoint in found:
         path = folder / f"{_folder(checkpoint.metadata.checkpoint_id)}.json"
-        replaced(path, reference_store.write(checkpoint))
+        replace(path, reference_store.write(checkpoint))
         written.append(path)
-    replaced(folder / "latest.json", reference_store.latest(found[-1]))
+    replace(folder / "latest.json", reference_store.latest(found[-1]))
     return written
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -94,8 +94,11 @@ class Watcher:
 
     # --- all the time -------------------------------------------------------------------------
 
-    def run(self, stop: threading.Event, tell: Callable[[Event], None]) -> None:
-        """What is there now, then what changes, until `stop` is set."""
+    def run(
+        self, stop: threading.Event, tell: Callable[[Event], None],
+        moved: Callable[[], bool] = bool,
+    ) -> None:  # fmt: skip
+        """What is there now, then what changes, until `stop` is set or the ground has moved."""
         from watchfiles import watch
 
         changes = watch(
@@ -107,6 +110,8 @@ class Watcher:
         for event in self.due(settled=True):
             tell(event)
         for changed in changes:
+            if moved():
+                return
             self.note(Path(path) for _, path in changed)
             while self._waiting and not stop.is_set():
                 for event in self.due():
@@ -230,9 +235,3 @@ def _below(root: Path) -> Iterator[Path]:
 def _told(path: Path, done: Tally) -> Event:
     what = "taken" if done.imported else "unchanged"
     return Event(what, str(path), done.imported, message="; ".join(done.notes))
-
-
-def problems(node: Node) -> list[dict[str, Any]]:
-    """The files that could not be read, for `syncd status`."""
-    names = ("path", "line", "message", "since")
-    return [dict(zip(names, row, strict=True)) for row in node.store.rows("source_problems")]
