@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from syncd.checkpoint import Checkpoint
 from syncd.errors import CheckpointNotFoundError, InvalidInputError, UsageError
 from syncd.formats import agent_files, agent_json, builder_state, markdown, reference_store
 from syncd.formats.files import replace
+from syncd.formats.reading import FormatError
 from syncd.service import CheckpointService
 from syncd.vocabulary import MAX_ID
 
@@ -39,11 +41,31 @@ def exported(
 def _markdown(place: Path, found: list[Checkpoint]) -> list[Path]:
     written: list[Path] = []
     for checkpoint in found:
-        path = place / markdown.file_name(checkpoint)
+        path = _page(place, checkpoint)
         previous = written[-1].name if written else ""
         replace(path, markdown.write(checkpoint, previous=previous).encode())
         written.append(path)
     return written
+
+
+def _page(place: Path, checkpoint: Checkpoint) -> Path:
+    """The file of a checkpoint. Names tell seconds apart: one that came in the same second as
+    another is called by the next that is free."""
+    moment = datetime.fromisoformat(checkpoint.metadata.timestamp)
+    while True:
+        metadata = checkpoint.metadata.amended(timestamp=moment.isoformat())
+        path = place / markdown.file_name(checkpoint.amended(metadata=metadata))
+        if not path.exists() or _holds(path, checkpoint):
+            return path
+        moment += timedelta(seconds=1)
+
+
+def _holds(path: Path, checkpoint: Checkpoint) -> bool:
+    try:
+        found = markdown.read(path.read_bytes(), str(path)).checkpoint.metadata
+    except FormatError:
+        return False
+    return found.checkpoint_id == checkpoint.metadata.checkpoint_id
 
 
 def _agent_json(place: Path, found: list[Checkpoint]) -> list[Path]:
