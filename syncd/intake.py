@@ -103,21 +103,37 @@ def files(form: Format, place: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(names) if form.matches(name))
 
 
-def content(file: Path, root: Path, limit: int) -> bytes:
-    """What a file holds; refused if a link leads out of the directory that was named, or if it is
-    far larger than any checkpoint."""
-    if not file.resolve().is_relative_to(root.resolve()):
-        raise InvalidInputError(
-            f"{file} leads out of {root}", "Name the place where it really lies."
-        )
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(limit + 1)
-    except OSError as error:
-        raise InvalidInputError(f"{file}: {error.strerror}", "Check its permissions.") from None
-    if len(data) > limit:
-        raise InvalidInputError(f"{file} has more than {limit:,} bytes", "Leave it out.")
-    return data
+class Place:
+    """The directory that was named: nothing outside it is read. Directories below it are looked at
+    once, as thousands of files may lie in one; so a place is made anew for each look around."""
+
+    def __init__(self, root: Path, limit: int) -> None:
+        self._root = root.resolve()
+        self._limit = limit
+        self._real: dict[Path, Path] = {}
+
+    def content(self, file: Path) -> bytes:
+        """What a file holds; refused if a link leads elsewhere, or if it is far larger than any
+        checkpoint."""
+        if not self._truly(file).is_relative_to(self._root):
+            raise InvalidInputError(
+                f"{file} leads out of {self._root}", "Name the place where it really lies."
+            )
+        try:
+            with file.open("rb") as stream:
+                data = stream.read(self._limit + 1)
+        except OSError as error:
+            raise InvalidInputError(f"{file}: {error.strerror}", "Check its permissions.") from None
+        if len(data) > self._limit:
+            raise InvalidInputError(f"{file} has more than {self._limit:,} bytes", "Leave it out.")
+        return data
+
+    def _truly(self, file: Path) -> Path:
+        if file.is_symlink():
+            return file.resolve()
+        if file.parent not in self._real:
+            self._real[file.parent] = file.parent.resolve()
+        return self._real[file.parent]
 
 
 # --- taking in ------------------------------------------------------------------------------------
@@ -134,9 +150,8 @@ class Intake:
 
     def everything(self, form: Format, place: Path, progress: Progress | None = None) -> Tally:
         """All files of a format, oldest checkpoint first, many to a commit."""
-        root = place if place.is_dir() else place.parent
         report = progress or _silent
-        found, tally = self._read(form, list(files(form, place)), root, report)
+        found, tally = self._read(form, list(files(form, place)), self.place(place), report)
         found.sort(key=lambda pair: pair[1].checkpoint.metadata.timestamp)
         for start in range(0, len(found), _AT_ONCE):
             with self._store.transaction():
@@ -146,13 +161,13 @@ class Intake:
         return tally
 
     def _read(
-        self, form: Format, paths: Sequence[Path], root: Path, report: Progress
+        self, form: Format, paths: Sequence[Path], place: Place, report: Progress
     ) -> tuple[list[tuple[Path, Reading]], Tally]:
         found: list[tuple[Path, Reading]] = []
         failed = []
         for number, path in enumerate(paths, start=1):
             try:
-                readings = form.read(content(path, root, self._limit), str(path))
+                readings = form.read(place.content(path), str(path))
             except InvalidInputError as error:
                 failed.append(_failure(path, error))
                 continue
@@ -161,10 +176,13 @@ class Intake:
                 report("read", number, len(paths))
         return found, Tally(failed=tuple(failed))
 
-    def one(self, form: Format, path: Path, root: Path, name: str) -> Tally:
-        """A single file, which was called so when it was met first; raises what is wrong with
-        it."""
-        readings = form.read(content(path, root, self._limit), str(path))
+    def place(self, path: Path) -> Place:
+        return Place(path if path.is_dir() else path.parent, self._limit)
+
+    def one(self, form: Format, path: Path, data: bytes, name: str) -> Tally:
+        """A single file that was read, and was called so when it was met first; raises what is
+        wrong with it."""
+        readings = form.read(data, str(path))
         tally = Tally()
         with self._store.transaction():
             for reading in readings:

@@ -19,7 +19,7 @@ from syncd import clock
 from syncd.errors import InvalidInputError, SyncdError
 from syncd.formats import markdown
 from syncd.formats.reading import FormatError
-from syncd.intake import FORMATS, Format, Intake, Tally, content
+from syncd.intake import FORMATS, Format, Intake, Tally
 from syncd.node import Node
 from syncd.service import CheckpointService
 
@@ -88,7 +88,6 @@ class Watcher:
         self._service = CheckpointService(node=node)
         self._intake = Intake(self._service, task)
         self._roots = [root.absolute() for root in roots]
-        self._limit = 8 * int(node.settings["limits.body_bytes"])
         self._waiting: dict[Path, float] = {}
         self._since: dict[Path, float] = {}
 
@@ -167,7 +166,7 @@ class Watcher:
         known = Source(*row) if row else None
         if not path.is_file():
             return self._gone(known)
-        data = content(path, self._root(path), self._limit)
+        data = self._intake.place(self._root(path)).content(path)
         form = format_of(path, data)
         if form is None:
             return None
@@ -179,15 +178,14 @@ class Watcher:
             self._node.store.change("drop_source", (before.path,))
             return Event("renamed", str(path))
         origin = known.origin if known else path.name
-        done = self._intake.one(form, path, self._root(path), origin)
+        done = self._intake.one(form, path, data, origin)
         self._keep(known, path, digest, origin)
         return _told(path, done)
 
     def _root(self, path: Path) -> Path:
         """The place that was named, in which the file lies."""
         within = [root for root in self._roots if path.is_relative_to(root)]
-        root = within[0] if within else path.parent
-        return root if root.is_dir() else root.parent
+        return within[0] if within else path.parent
 
     def _gone(self, known: Source | None) -> Event | None:
         if known is None:
