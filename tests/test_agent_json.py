@@ -129,6 +129,10 @@ def test_what_a_file_leaves_open_or_null_is_blank() -> None:
         assert "can_resume" not in body["recovery"]
 
 
+def test_an_empty_step_is_none() -> None:
+    assert reading(current_step="").checkpoint.execution_state.current_step is None
+
+
 def test_unknown_fields_are_kept_and_written_again() -> None:
     document = written(reading(mood={"now": "good"}, sprint=7).checkpoint)
     assert (document["mood"], document["sprint"]) == ({"now": "good"}, 7)
@@ -248,6 +252,12 @@ def test_what_our_own_agents_call_otherwise_is_shown_too() -> None:
     assert document["blockers"] == ["key (no tests)"]
     assert document["recovery_instructions"] == "Go on with the CSS."
     assert same(read(write(checkpoint), "x.json").checkpoint, checkpoint)
+
+
+def test_an_unknown_field_that_is_called_like_a_section_comes_back() -> None:
+    checkpoint = Checkpoint.from_dict({"execution_state": {}, "executionState": {"phase": 5}})
+    assert "executionState" not in written(checkpoint)
+    assert same(read(write(checkpoint), "a.json").checkpoint, checkpoint)
 
 
 def test_what_json_cannot_hold_is_refused() -> None:
@@ -507,7 +517,7 @@ def test_what_was_damaged_while_it_was_written_is_brought_back(
         files.replace(target, content[:50] if new else content)
 
     monkeypatch.setattr(agent_files, "replace", torn)
-    with pytest.raises(CheckpointCorruptionError, match="is again what it was"):
+    with pytest.raises(CheckpointCorruptionError, match="restored from backups"):
         agent_files.update(path, numbered(2))
     assert step_of(path) == "step 1"
 

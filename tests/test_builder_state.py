@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -294,6 +295,8 @@ def test_a_failure_stands_among_the_blockers_with_its_reason() -> None:
     back = only(holding(document)).checkpoint
     assert back.execution_state.blocked_items == ["no key"]
     assert put(back)["blockers"] == ["no key", "failure: 3 tests fail"], "not once more each time"
+    del document["syncd"]
+    assert put(only(holding(document)).checkpoint)["blockers"] == document["blockers"]
     assert put(of(error="3 tests fail"))["blockers"] == ["3 tests fail"]
 
 
@@ -580,6 +583,32 @@ def test_an_update_gets_what_is_there_and_writes_what_becomes_of_it(path: Path) 
     assert list(path.parent.iterdir()) == [path], "no draft and no lock lies about"
 
 
+def test_a_step_and_a_decision_are_one_write(path: Path) -> None:
+    update(path, "activePrd", lambda _: of(pending_items=["wire", "test"], current_step="wire"))
+
+    def change(before: Checkpoint | None) -> Checkpoint:
+        checkpoint = done("wire")(before)
+        context = checkpoint.context_summary.amended(key_decisions=["hooks"])
+        return checkpoint.amended(context_summary=context)
+
+    update(path, "activePrd", change)
+    document = json.loads(path.read_bytes())["activePrd"]["checkpoint"]
+    assert [step["step"] for step in document["completedSteps"]] == ["wire"]
+    assert (document["pendingSteps"], document["currentStep"]) == (["test"], None)
+    assert [decision["decision"] for decision in document["decisions"]] == ["hooks"]
+
+
+def test_others_of_us_wait_while_a_change_is_made(path: Path) -> None:
+    def change(before: Checkpoint | None) -> Checkpoint:
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(descriptor)
+        return of()
+
+    update(path, "activePrd", change)
+
+
 def test_a_missing_file_is_made(tmp_path: Path) -> None:
     update(tmp_path / "new.json", "activePrd", done("one"))
     assert steps(tmp_path / "new.json") == ["one"]
@@ -694,7 +723,12 @@ def _editing(path: Path, seconds: float, seen: Any) -> None:
         time.sleep(0.003)
 
 
-def test_our_own_processes_never_lose_each_others_change(path: Path) -> None:
+@pytest.mark.parametrize("can_swap", [True, False])
+def test_our_own_processes_never_lose_each_others_change(
+    path: Path, monkeypatch: pytest.MonkeyPatch, can_swap: bool
+) -> None:
+    if not can_swap:
+        monkeypatch.setattr(files, "_swapped", lambda one, other: False)
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=_counting, args=(path, f"w{n}", 12)) for n in range(4)]
     for worker in workers:

@@ -101,8 +101,8 @@ def _validate(path: Path, checkpoint: Checkpoint) -> None:
             return
         problem = "says something else than was written"
     except FormatError as error:
-        _brought_back(path, error)
-        problem = "was damaged while it was written, and is again what it was"
+        found = _brought_back(path, error)
+        problem = f"was damaged while it was written: {found.notes[-1]}"
     raise CheckpointCorruptionError(
         f"{path} {problem}", "See that the disk is sound and nobody else writes it; then repeat."
     )
