@@ -1017,3 +1017,27 @@ WHERE device_id = ? AND device_seq > ? AND cloud_seq IS NOT NULL ORDER BY device
 -- device_ids --
 -- Devices whose id begins so.
 SELECT device_id FROM devices WHERE device_id >= ? AND device_id < ? ORDER BY device_id LIMIT 3
+
+-- source --
+-- What is known of a file.
+SELECT path, origin, digest, line, problem, at FROM sources WHERE path = ?
+
+-- sources_with --
+-- Files that held the same when they were read last.
+SELECT path, origin, digest, line, problem, at FROM sources WHERE digest = ? ORDER BY path
+
+-- sources_below --
+-- Files of a directory.
+SELECT path, origin, digest, line, problem, at FROM sources WHERE path >= ? AND path < ?
+
+-- put_source --
+-- What a file held when it was read.
+INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?, ?, ?)
+
+-- drop_source --
+-- A file that is gone; what was read from it stays.
+DELETE FROM sources WHERE path = ?
+
+-- source_problems --
+-- Files that could not be read.
+SELECT path, line, problem, at FROM sources WHERE problem <> '' ORDER BY path

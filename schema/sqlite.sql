@@ -196,3 +196,14 @@ CREATE TABLE presence (
   seen_ms    INTEGER NOT NULL,
   PRIMARY KEY (device_id, agent_id, task_id)
 ) WITHOUT ROWID;
+
+-- Files that checkpoints were read from: under which name each was first met, what it held when it
+-- was read last, and what was wrong with it then.
+CREATE TABLE sources (
+  path    TEXT    PRIMARY KEY,
+  origin  TEXT    NOT NULL,
+  digest  TEXT    NOT NULL,
+  line    INTEGER NOT NULL,
+  problem TEXT    NOT NULL,
+  at      TEXT    NOT NULL
+) WITHOUT ROWID;

@@ -225,6 +225,9 @@ _FLAT = {
 }  # fmt: skip
 
 
+_CAMEL = {name: to_camel(name) for name in set(_FLAT.values())}
+
+
 def lifted(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """A flat document sorted into the sections of schema 1.0; what stands in one already wins."""
     flat = _FLAT.keys() & data.keys()
@@ -234,7 +237,7 @@ def lifted(data: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in data:
         if key in flat:
             name = _FLAT[key]
-            section = document.pop(to_camel(name), None) or document.get(name) or {}
+            section = document.pop(_CAMEL[name], None) or document.get(name) or {}
             if isinstance(section, Mapping):  # else it is for the validation to refuse
                 document[name] = {key: data[key], **section}
     return document

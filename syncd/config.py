@@ -65,6 +65,7 @@ SETTINGS = (
     Setting("liveness.crashed_minutes", 60.0, "above which it is presumed to have crashed"),
     Setting("recovery.attempts", 3, "recoveries in a row without a new checkpoint before a pause"),
     Setting("recovery.pause_minutes", 30.0, "how long that pause is"),
+    Setting("watch.paths", [], "files and directories from which the daemon takes checkpoints"),
     Setting("cloud.dsn", "", "the replica; `syncd login` sets it, empty means local only", True),
     Setting("cloud.tls", "verify-full", "how a replica on another machine is protected"),
     Setting("admin.dsn", "", "an administrator's login, for `cloud migrate` and `admin`", True),

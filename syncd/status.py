@@ -86,7 +86,7 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
         "quarantined": quarantined,
         "keys_missing": orjson.loads(state.get("keys_missing") or "[]"),
         "agents": agents.counts(everybody),
-        "notices": liveness.notices(node, everybody),
+        "notices": [*liveness.notices(node, everybody), *_unreadable(node)],
         "disk": {"free_bytes": disk.free(node.home),
                  "problem": disk.problem(node)},
         "jobs": said.get("jobs", []),
@@ -101,6 +101,16 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- the parts --------------------------------------------------------------------------------
+
+
+def _unreadable(node: Node) -> list[dict[str, str]]:
+    """Files that are watched and could not be read."""
+    found = node.store.rows("source_problems")
+    return [
+        {"what": f"{path}{f', line {line}' if line else ''} could not be read: {problem}",
+         "remedy": "Correct the file; it is read again when it changes."}
+        for path, line, problem, _ in found
+    ]  # fmt: skip
 
 
 def _daemon(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ LOG = "log"
 # What a device keeps for itself: no state of any entity, and no part of the record.
 ITS_OWN = {
     "attempts", "batches", "devices", "numbers", "presence", "problems", "purges", "quarantine",
-    "state",
+    "sources", "state",
 }  # fmt: skip
 
 
@@ -220,6 +220,14 @@ def accepted(stage: Stage) -> str:
 
 
 MESSAGE = ("message", "send", "--to", "ann", "--task", "t")
+
+
+def an_import(stage: Stage) -> tuple[str, ...]:
+    file = stage.place / "ann.json"
+    file.write_text('{"agent_id": "ann", "feature": "f", "last_checkpoint": "2026-01-15T14:30Z"}')
+    return ("import", "agent-json", str(file))
+
+
 CREATE = ("checkpoint", "create", "--task", "another", "--agent", "bob", "--pending", "x")
 STEPS: dict[str, Step] = {
     "checkpoint create": writes(lambda s: CREATE),
@@ -230,6 +238,8 @@ STEPS: dict[str, Step] = {
     "checkpoint link": writes(linking),
     "task add": writes(lambda s: ("task", "add", "described", "--title", "x")),
     "task set": writes(lambda s: ("task", "set", "t", "--retention", "days:3")),
+    "import": writes(an_import),
+    "export": Step(READS, lambda s: ("export", "markdown", str(s.place), "--task", "t")),
     "handoff request": writes(lambda s: ("handoff", "request", "--task", "t")),
     "handoff accept": Step(
         EXCHANGES, lambda s: ("handoff", "accept", offered(s), "--agent", "bob")
@@ -317,6 +327,7 @@ NOT_DRIVEN = {
                                            "service uninstall"),
     "homes of its own, removed afterwards": ("demo",),
     "whatever command it is given": ("loop",),
+    "as import does, until it is stopped": ("watch",),
     "the embedded PostgreSQL": ("cloud try", "cloud up", "cloud down", "cloud status"),
     "the replica's tables, no home": (
         "cloud migrate", "admin org create", "admin org list", "admin member add",

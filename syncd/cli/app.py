@@ -7,6 +7,7 @@ import os
 import sys
 from importlib import import_module
 from itertools import pairwise
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ _TOP = {
     "keys": "keys",
     "handoff": "handoff",
     "loop": "loop",
+    "import": "files",
+    "export": "files",
+    "watch": "files",
     "agents": "agents",
     "heartbeat": "agents",
     "invocations": "agents",
@@ -91,6 +95,7 @@ _SECTIONS = {
         "keys",
     ),
     "Other machines": ("login", "logout", "device", "sync", "flush"),
+    "Files of other tools": ("import", "export", "watch"),
     "Diagnosis": ("prove", "explain", "stats", "rebuild"),
     "For good": ("erase",),
     "From agent to agent": ("handoff", "loop"),
@@ -99,6 +104,11 @@ _SECTIONS = {
     "Set-up": ("init", "config", "completion"),
     "The replica": ("cloud", "admin"),
 }
+
+
+def _function_of(command: str) -> str:
+    """A command that is a word of Python has an underscore behind it there."""
+    return f"{command}_" if iskeyword(command) else command.replace("-", "_")
 
 
 class Tree(click.Group):
@@ -111,7 +121,7 @@ class Tree(click.Group):
         if cmd_name not in _TOP:
             return None
         command: click.Command = getattr(
-            import_module(f"syncd.cli.{_TOP[cmd_name]}"), cmd_name.replace("-", "_")
+            import_module(f"syncd.cli.{_TOP[cmd_name]}"), _function_of(cmd_name)
         )
         return command
 

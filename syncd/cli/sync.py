@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from syncd.cli import render
+from syncd.cli.bars import bars
 from syncd.cli.verb import App, verb
 from syncd.errors import LoginRefusedError, ReplicaError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from syncd.sync import Engine, Outcome, Progress
 
 _SHOWN = 10
+_DIRECTIONS = {"push": "Sending", "pull": "Receiving"}
 
 
 @click.command()
@@ -29,7 +30,7 @@ def sync(app: App, push_only: bool, pull_only: bool) -> None:
     """Exchange entries with the replica, once, now."""
     if push_only and pull_only:
         raise click.UsageError("--push-only and --pull-only exclude each other")
-    with _progress(app) as progress, _exchange(app, progress) as engine:
+    with bars(app, _DIRECTIONS) as progress, _exchange(app, progress) as engine:
         outcome = engine.sync(push=not pull_only, pull=not push_only)
         if not pull_only:
             _exchange_signs(app, engine)
@@ -93,29 +94,6 @@ def _refused(app: App) -> int:
     from syncd.exchange import Exchange
 
     return len(Exchange(app.node.store).refused())
-
-
-@contextmanager
-def _progress(app: App) -> Iterator[Progress | None]:
-    """A bar per direction on a terminal, for transfers that take a while."""
-    if app.json or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
-    names, bars = {"push": "Sending", "pull": "Receiving"}, dict[str, Any]()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-
-        def report(what: str, done: int, whole: int) -> None:
-            if what not in bars and whole > done:
-                bars[what] = shown.add_task(names[what], total=whole)
-            if what in bars:
-                shown.update(bars[what], completed=done, total=whole)
-
-        yield report
 
 
 @click.command()

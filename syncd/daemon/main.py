@@ -18,6 +18,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from syncd import clock, liveness, running
 from syncd.daemon import exchanger, housekeeping, logs
 from syncd.daemon.exchanger import Exchanger
+from syncd.daemon.files import Files
 from syncd.daemon.notify import Notifier
 from syncd.daemon.wake import Pulse, Watch
 from syncd.errors import DaemonError, SyncdError
@@ -55,6 +56,7 @@ class Daemon:
         self._notifier = Notifier()
         self._exchanger = Exchanger(node, self._changed)
         self._watch: Watch | None = None
+        self._files: Files | None = None
         self._signals: list[int] = []
         self._started = time.time()
         self._reload_at = _NEVER
@@ -97,12 +99,25 @@ class Daemon:
             logs.warning("no watch on the home: writes are seen each second")
         self._schedule()
         self._exchanger.start()
+        self._watch_files()
         self._tell()
         self._notifier.ready()
+
+    def _watch_files(self) -> None:
+        """As the settings say now."""
+        paths = tuple(self._node.settings["watch.paths"])
+        if self._files is not None and self._files.paths != paths:
+            self._files.stop()
+            self._files = None
+        if paths and self._files is None:
+            self._files = Files(self._node.home, paths)
+            self._files.start()
 
     def _end(self) -> None:
         self._notifier.stopping()
         self._scheduler.shutdown(wait=False)
+        if self._files is not None:
+            self._files.stop()
         done = self._exchanger.finish(self._node.settings["daemon.grace_seconds"])
         logs.info("stopped", sent_the_rest=done and not self._backlog())
         if self._watch:
@@ -181,6 +196,7 @@ class Daemon:
             return
         logs.info("read the settings again")
         self._schedule()
+        self._watch_files()
         self._tell()
         self._exchanger.want(exchanger.RELOAD)
 

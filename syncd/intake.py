@@ -1,0 +1,276 @@
+"""From files to checkpoints: each file once, however often it is looked at.
+
+A checkpoint that a file holds has an id that follows from the file, so that the same file on
+another machine, or looked at again, is the same checkpoint. What has changed in it since is a new
+version; what was written at another time is a new checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from syncd.checkpoint import Checkpoint
+from syncd.errors import CheckpointNotFoundError, InvalidInputError, SyncdError
+from syncd.fold import derived_id
+from syncd.formats import agent_json, builder_state, markdown, reference_store
+from syncd.formats.reading import FormatError, Reading
+from syncd.service import CheckpointService
+
+_AT_ONCE = 200
+_SKIPPED = frozenset((".git", "node_modules", "backups"))
+Progress = Callable[[str, int, int], None]
+
+
+class Format(NamedTuple):
+    """How the files of a format are told, and read."""
+
+    name: str
+    matches: Callable[[str], bool]
+    read: Callable[[bytes, str], list[Reading]]
+
+
+def _one(read: Callable[[bytes, str], Reading]) -> Callable[[bytes, str], list[Reading]]:
+    return lambda data, source: [read(data, source)]
+
+
+def _is_json(name: str) -> bool:
+    return name.endswith(".json") and not name.startswith(".")
+
+
+FORMATS = {
+    form.name: form
+    for form in (
+        Format("markdown", markdown.is_name, _one(markdown.read)),
+        Format("agent-json", _is_json, _one(agent_json.read)),
+        Format("builder-state", lambda name: name == "builder-state.json", builder_state.read),
+        Format("reference", lambda n: _is_json(n) and n != "latest.json",
+               _one(reference_store.read)),
+    )
+}  # fmt: skip
+
+
+def _silent(_what: str, _done: int, _all: int) -> None:
+    """For those who do not watch."""
+
+
+class Failure(NamedTuple):
+    path: str
+    line: int
+    message: str
+
+
+class Tally(NamedTuple):
+    """CONTRACT: what an import did."""
+
+    imported: int = 0
+    unchanged: int = 0
+    failed: tuple[Failure, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def plus(self, other: Tally) -> Tally:
+        return Tally(
+            self.imported + other.imported,
+            self.unchanged + other.unchanged,
+            (*self.failed, *other.failed),
+            (*self.notes, *other.notes),
+        )
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "imported": self.imported,
+            "unchanged": self.unchanged,
+            "failed": [failure._asdict() for failure in self.failed],
+            "notes": list(self.notes),
+        }
+
+
+# --- which files ----------------------------------------------------------------------------------
+
+
+def files(form: Format, place: Path) -> Iterator[Path]:
+    """The file itself, or those of the format below a directory; nothing that lies outside it."""
+    if not place.is_dir():
+        if not place.exists():
+            raise CheckpointNotFoundError(f"there is no file {place}", "Name one that exists.")
+        yield place
+        return
+    for folder, below, names in os.walk(place):
+        below[:] = sorted(name for name in below if name not in _SKIPPED)
+        yield from (Path(folder, name) for name in sorted(names) if form.matches(name))
+
+
+class Place:
+    """The directory that was named: nothing outside it is read. Directories below it are looked at
+    once, as thousands of files may lie in one; so a place is made anew for each look around."""
+
+    def __init__(self, root: Path, limit: int) -> None:
+        self._root = root.resolve()
+        self._limit = limit
+        self._real: dict[Path, Path] = {}
+
+    def content(self, file: Path) -> bytes:
+        """What a file holds; refused if a link leads elsewhere, or if it is far larger than any
+        checkpoint."""
+        if not self._truly(file).is_relative_to(self._root):
+            raise InvalidInputError(
+                f"{file} leads out of {self._root}", "Name the place where it really lies."
+            )
+        try:
+            with file.open("rb") as stream:
+                data = stream.read(self._limit + 1)
+        except OSError as error:
+            raise InvalidInputError(f"{file}: {error.strerror}", "Check its permissions.") from None
+        if len(data) > self._limit:
+            raise InvalidInputError(f"{file} has more than {self._limit:,} bytes", "Leave it out.")
+        return data
+
+    def _truly(self, file: Path) -> Path:
+        if file.is_symlink():
+            return file.resolve()
+        if file.parent not in self._real:
+            self._real[file.parent] = file.parent.resolve()
+        return self._real[file.parent]
+
+
+# --- taking in ------------------------------------------------------------------------------------
+
+
+class Intake:
+    """Takes files in for one home; `task` is for those that name none."""
+
+    def __init__(self, service: CheckpointService, task: str = "") -> None:
+        self._service = service
+        self._store = service.node.store
+        self._task = task
+        self._limit = 8 * int(service.node.settings["limits.body_bytes"])
+
+    def everything(self, form: Format, place: Path, progress: Progress | None = None) -> Tally:
+        """All files of a format, oldest checkpoint first, many to a commit."""
+        report = progress or _silent
+        found, tally = self._read(form, list(files(form, place)), self.place(place), report)
+        found.sort(key=lambda pair: pair[1].checkpoint.metadata.timestamp)
+        for start in range(0, len(found), _AT_ONCE):
+            with self._store.transaction():
+                for file, reading in found[start : start + _AT_ONCE]:
+                    tally = tally.plus(self._guarded(file, reading))
+            report("import", min(start + _AT_ONCE, len(found)), len(found))
+        return tally
+
+    def _read(
+        self, form: Format, paths: Sequence[Path], place: Place, report: Progress
+    ) -> tuple[list[tuple[Path, Reading]], Tally]:
+        found: list[tuple[Path, Reading]] = []
+        failed = []
+        for number, path in enumerate(paths, start=1):
+            try:
+                readings = form.read(place.content(path), str(path))
+            except InvalidInputError as error:
+                failed.append(_failure(path, error))
+                continue
+            found += [(path, reading) for reading in readings]
+            if number % _AT_ONCE == 0:
+                report("read", number, len(paths))
+        return found, Tally(failed=tuple(failed))
+
+    def place(self, path: Path) -> Place:
+        return Place(path if path.is_dir() else path.parent, self._limit)
+
+    def one(self, form: Format, path: Path, data: bytes, name: str) -> Tally:
+        """A single file that was read, and was called so when it was met first; raises what is
+        wrong with it."""
+        readings = form.read(data, str(path))
+        tally = Tally()
+        with self._store.transaction():
+            for reading in readings:
+                tally = tally.plus(self._take(path.with_name(name), reading))
+        return tally
+
+    def _guarded(self, path: Path, reading: Reading) -> Tally:
+        """What one file says wrong must not keep the others out."""
+        try:
+            return self._take(path, reading)
+        except (InvalidInputError, CheckpointNotFoundError) as error:
+            return Tally(failed=(_failure(path, error),))
+
+    def _take(self, path: Path, reading: Reading) -> Tally:
+        checkpoint = self._addressed(path, reading)
+        notes = tuple(f"{path}: {note}" for note in reading.notes)
+        known = self._store.row("checkpoint", (checkpoint.metadata.checkpoint_id,))
+        if known is None:
+            self._service.save(checkpoint, parent=self._parent(reading, checkpoint))
+            return Tally(imported=1, notes=notes)
+        before = self._service.get_checkpoint(checkpoint.metadata.checkpoint_id)
+        if _said(before) == _said(checkpoint):
+            return Tally(unchanged=1)
+        self._service.revise(before, _on_top_of(before, checkpoint))
+        return Tally(imported=1, notes=notes)
+
+    def _addressed(self, path: Path, reading: Reading) -> Checkpoint:
+        """With its task and an id that follows from where it stands."""
+        checkpoint, metadata = reading.checkpoint, reading.checkpoint.metadata
+        task = metadata.task_id or self._task or reading.owner
+        if not task:
+            raise FormatError(str(path), 1, "it names no task: add --task NAME")
+        named = metadata.task_id != "" and "checkpoint_id" in metadata.model_fields_set
+        if not named or not self._is_same_moment(checkpoint):
+            name = file_id(task, path.name, reading)
+            metadata = metadata.amended(checkpoint_id=name)
+        return checkpoint.amended(metadata=_set(metadata, task))
+
+    def _is_same_moment(self, checkpoint: Checkpoint) -> bool:
+        """An agent that goes on with a file of ours leaves the id in it and changes the time."""
+        row = self._store.row("checkpoint", (checkpoint.metadata.checkpoint_id,))
+        if row is None:
+            return True
+        known = self._service.get_checkpoint(checkpoint.metadata.checkpoint_id)
+        return known.metadata.timestamp == checkpoint.metadata.timestamp
+
+    def _parent(self, reading: Reading, checkpoint: Checkpoint) -> str | None:
+        """The checkpoint of the file that it names as the one before it, if that is here."""
+        if not reading.previous:
+            return None
+        name = file_id(checkpoint.metadata.task_id, Path(reading.previous).name, reading)
+        return name if self._store.row("checkpoint", (name,)) else None
+
+
+def file_id(task: str, name: str, reading: Reading) -> str:
+    """The same wherever the file lies: by its name if each checkpoint has a file of its own, else
+    by the moment that it was written."""
+    metadata = reading.checkpoint.metadata
+    if markdown.is_name(name):
+        return derived_id(f"syncd file {task}\n{name}")
+    moment = f"{metadata.agent_id}\n{metadata.session_id}\n{metadata.timestamp}\n{reading.place}"
+    return derived_id(f"syncd file {task}\n{moment}")
+
+
+def _set(metadata: Any, task: str) -> Any:
+    """As given from outside: the id may be in use elsewhere."""
+    return type(metadata).from_dict({**metadata.to_dict(), "task_id": task})
+
+
+def _said(checkpoint: Checkpoint) -> bytes:
+    """What a checkpoint says, without what the store adds."""
+    from syncd.canonical import canonical
+
+    body = checkpoint.body()
+    for name in ("compliance", "workspace"):
+        body.pop(name, None)
+    for name in ("continuation_prompt", "last_successful_state"):
+        body["recovery"].pop(name, None)
+    return hashlib.sha256(canonical(body)).digest()
+
+
+def _on_top_of(before: Checkpoint, changed: Checkpoint) -> Checkpoint:
+    parent = before.body()["recovery"]["last_successful_state"]
+    recovery = changed.recovery.amended(last_successful_state=parent)
+    return changed.amended(recovery=recovery, revision=before.revision)
+
+
+def _failure(path: Path, error: SyncdError) -> Failure:
+    line = error.line if isinstance(error, FormatError) else 0
+    message = error.expected if isinstance(error, FormatError) else error.message
+    return Failure(str(path), line, message)

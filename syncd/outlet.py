@@ -1,0 +1,105 @@
+"""From checkpoints to files, in the formats that other tools read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from syncd.checkpoint import Checkpoint
+from syncd.errors import CheckpointNotFoundError, InvalidInputError, UsageError
+from syncd.formats import agent_files, agent_json, builder_state, markdown, reference_store
+from syncd.formats.files import replace
+from syncd.formats.reading import FormatError
+from syncd.service import CheckpointService
+from syncd.vocabulary import MAX_ID
+
+_ALL = 1_000_000
+
+
+def exported(
+    service: CheckpointService, form: str, place: Path, task: str, *, whole: bool = False,
+    within: str = "",
+) -> list[Path]:  # fmt: skip
+    """Write a task's newest checkpoint, or all of them; the files that were written. `within` says
+    where in a builder-state file."""
+    found = service.get_checkpoint_history(task, _ALL if whole or form == "reference" else 1)
+    if not found:
+        raise CheckpointNotFoundError(f"task {task!r} has no checkpoint to export")
+    oldest_first = found[::-1]
+    if form == "builder-state":
+        return [_into_builder_state(place, within or "activePrd", found[0])]
+    place.mkdir(parents=True, exist_ok=True)
+    writers: dict[str, Callable[[Path, list[Checkpoint]], list[Path]]] = {
+        "markdown": _markdown,
+        "agent-json": _agent_json,
+        "reference": _reference,
+    }
+    return writers[form](place, oldest_first)
+
+
+def _markdown(place: Path, found: list[Checkpoint]) -> list[Path]:
+    written: list[Path] = []
+    for checkpoint in found:
+        path = _page(place, checkpoint)
+        previous = written[-1].name if written else ""
+        replace(path, markdown.write(checkpoint, previous=previous).encode())
+        written.append(path)
+    return written
+
+
+def _page(place: Path, checkpoint: Checkpoint) -> Path:
+    """The file of a checkpoint. Names tell seconds apart: one that came in the same second as
+    another is called by the next that is free."""
+    moment = datetime.fromisoformat(checkpoint.metadata.timestamp)
+    while True:
+        metadata = checkpoint.metadata.amended(timestamp=moment.isoformat())
+        path = place / markdown.file_name(checkpoint.amended(metadata=metadata))
+        if not path.exists() or _holds(path, checkpoint):
+            return path
+        moment += timedelta(seconds=1)
+
+
+def _holds(path: Path, checkpoint: Checkpoint) -> bool:
+    try:
+        found = markdown.read(path.read_bytes(), str(path)).checkpoint.metadata
+    except FormatError:
+        return False
+    return found.checkpoint_id == checkpoint.metadata.checkpoint_id
+
+
+def _agent_json(place: Path, found: list[Checkpoint]) -> list[Path]:
+    """A file for each agent has its newest one."""
+    newest = {checkpoint.metadata.agent_id: checkpoint for checkpoint in found}
+    written = []
+    for agent, checkpoint in newest.items():
+        path = place / agent_json.file_name(agent)
+        agent_files.update(path, checkpoint)
+        written.append(path)
+    return written
+
+
+def _reference(place: Path, found: list[Checkpoint]) -> list[Path]:
+    folder = place / _folder(found[0].metadata.task_id)
+    folder.mkdir(exist_ok=True)
+    written = []
+    for checkpoint in found:
+        path = folder / f"{_folder(checkpoint.metadata.checkpoint_id)}.json"
+        replace(path, reference_store.write(checkpoint))
+        written.append(path)
+    replace(folder / "latest.json", reference_store.latest(found[-1]))
+    return written
+
+
+def _folder(name: str) -> str:
+    """An id as the name of a file; one that would lead elsewhere is refused."""
+    if "/" in name or name in ("", ".", "..") or len(name.encode()) > min(MAX_ID, 240):
+        raise InvalidInputError(f"{name!r} cannot be the name of a file", "Export another format.")
+    return name
+
+
+def _into_builder_state(path: Path, place: str, newest: Checkpoint) -> Path:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}", "Name an existing builder-state.json.")
+    builder_state.update(path, place, lambda _: newest)
+    return path

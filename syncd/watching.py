@@ -1,0 +1,235 @@
+"""Watching files: what agents write there becomes checkpoints, within a second of settling.
+
+A file is read when it has been left alone for a moment, once for each content. One that cannot be
+read may be half written: it is waited for, then reported, and never stops the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from syncd import clock
+from syncd.errors import InvalidInputError, SyncdError
+from syncd.formats import markdown
+from syncd.formats.reading import FormatError
+from syncd.intake import FORMATS, Format, Intake, Tally
+from syncd.node import Node
+from syncd.service import CheckpointService
+
+_SETTLED_SECONDS = 0.15
+_GIVEN_UP_SECONDS = 2.0
+_STEP_MS, _IDLE_MS = 50, 1_000
+_ARCHIVES = ("_crashed_", "_aborted_")
+_SKIPPED = frozenset((".git", "node_modules", "backups", ".venv", "__pycache__"))
+
+
+class Source(NamedTuple):
+    """A row of the table `sources`."""
+
+    path: str
+    origin: str
+    digest: str
+    line: int
+    problem: str
+    at: str
+
+
+class Event(NamedTuple):
+    """What became of a file: taken, unchanged, renamed, gone or unreadable."""
+
+    what: str
+    path: str
+    imported: int = 0
+    line: int = 0
+    message: str = ""
+
+
+def format_of(path: Path, data: bytes = b"") -> Format | None:
+    """By its name, else by what it holds; None for what is no checkpoint."""
+    name = path.name
+    if _SKIPPED.intersection(path.parts) or name.startswith("."):
+        return None
+    if markdown.is_name(name):
+        return FORMATS["markdown"]
+    if not name.endswith(".json") or name == "latest.json":
+        return None
+    if name == "builder-state.json":
+        return FORMATS["builder-state"]
+    if any(word in name for word in _ARCHIVES):
+        return None
+    if path.parent.name == "agent_checkpoints":
+        return FORMATS["agent-json"]
+    return _by_content(data)
+
+
+def _by_content(data: bytes) -> Format | None:
+    try:
+        document = orjson.loads(data)
+    except ValueError:
+        return None
+    keys = document.keys() if isinstance(document, dict) else ()
+    if {"agent_id", "last_checkpoint"} <= set(keys):
+        return FORMATS["agent-json"]
+    return FORMATS["reference"] if {"metadata", "execution_state"} <= set(keys) else None
+
+
+class Watcher:
+    """Keeps an eye on some files and directories for one home."""
+
+    def __init__(self, node: Node, roots: Sequence[Path], task: str = "") -> None:
+        self._node = node
+        self._service = CheckpointService(node=node)
+        self._intake = Intake(self._service, task)
+        self._roots = [root.absolute() for root in roots]
+        self._waiting: dict[Path, float] = {}
+        self._since: dict[Path, float] = {}
+
+    # --- all the time -------------------------------------------------------------------------
+
+    def run(
+        self, stop: threading.Event, tell: Callable[[Event], None],
+        moved: Callable[[], bool] = bool,
+    ) -> None:  # fmt: skip
+        """What is there now, then what changes, until `stop` is set or the ground has moved."""
+        from watchfiles import watch
+
+        changes = watch(
+            *self._roots, watch_filter=None, step=_STEP_MS, debounce=_STEP_MS, stop_event=stop,
+            rust_timeout=_IDLE_MS, yield_on_timeout=True, raise_interrupt=False,
+        )  # fmt: skip
+        self.note(path for root in self._roots for path in _below(root))
+        self._note_lost()
+        for event in self.due(settled=True):
+            tell(event)
+        for changed in changes:
+            if moved():
+                return
+            self.note(Path(path) for _, path in changed)
+            while self._waiting and not stop.is_set():
+                for event in self.due():
+                    tell(event)
+                time.sleep(_STEP_MS / 1_000)
+                if self._only_unreadable():
+                    break
+
+    def _only_unreadable(self) -> bool:
+        """Those wait for a change, or for their time; others must not wait for them."""
+        return all(path in self._since for path in self._waiting)
+
+    def note(self, paths: Iterable[Path]) -> None:
+        """Files that something has happened to."""
+        now = time.monotonic()
+        for path in paths:
+            self._waiting[path] = now
+
+    def _note_lost(self) -> None:
+        """What was taken in once and has gone since nobody looked."""
+        for root in self._roots:
+            rows = self._node.store.rows("sources_below", (str(root), f"{root}\U0010ffff"))
+            self.note(Path(row[0]) for row in rows if not Path(row[0]).exists())
+
+    # --- a file at a time ---------------------------------------------------------------------
+
+    def due(self, *, settled: bool = False) -> Iterator[Event]:
+        """Take in what has been left alone for a moment. Those that are gone come last: they may
+        turn out to have been renamed."""
+        now = time.monotonic()
+        ready = [p for p, at in self._waiting.items() if settled or now - at >= _SETTLED_SECONDS]
+        for path in sorted(ready, key=lambda path: (not path.exists(), str(path))):
+            if event := self._looked_at(path):
+                yield event
+
+    def _looked_at(self, path: Path) -> Event | None:
+        try:
+            event = self._taken(path)
+        except InvalidInputError as error:
+            return self._unreadable(path, error)
+        except SyncdError as error:
+            self._settle(path)
+            return Event("unreadable", str(path), message=error.message)
+        self._settle(path)
+        return event
+
+    def _settle(self, path: Path) -> None:
+        self._waiting.pop(path, None)
+        self._since.pop(path, None)
+
+    def _taken(self, path: Path) -> Event | None:
+        row = self._node.store.row("source", (str(path),))
+        known = Source(*row) if row else None
+        if not path.is_file():
+            return self._gone(known)
+        data = self._intake.place(self._root(path)).content(path)
+        form = format_of(path, data)
+        if form is None:
+            return None
+        digest = hashlib.sha256(data).hexdigest()
+        if known and known.digest == digest and not known.problem:
+            return None
+        if known is None and (before := self._renamed(digest)):
+            self._keep(known, path, digest, before.origin)
+            self._node.store.change("drop_source", (before.path,))
+            return Event("renamed", str(path))
+        origin = known.origin if known else path.name
+        done = self._intake.one(form, path, data, origin)
+        self._keep(known, path, digest, origin)
+        return _told(path, done)
+
+    def _root(self, path: Path) -> Path:
+        """The place that was named, in which the file lies."""
+        within = [root for root in self._roots if path.is_relative_to(root)]
+        return within[0] if within else path.parent
+
+    def _gone(self, known: Source | None) -> Event | None:
+        if known is None:
+            return None
+        self._node.store.change("drop_source", (known.path,))
+        return Event("gone", known.path)
+
+    def _renamed(self, digest: str) -> Source | None:
+        """The same content under a name that is no longer there."""
+        rows = self._node.store.rows("sources_with", (digest,))
+        return next((Source(*row) for row in rows if not Path(row[0]).exists()), None)
+
+    def _keep(
+        self, known: Source | None, path: Path, digest: str, origin: str,
+        problem: str = "", line: int = 0,
+    ) -> None:  # fmt: skip
+        at = known.at if known and known.problem == problem != "" else clock.iso(clock.wall_ms())
+        values = (str(path), origin, digest, line, problem, at)
+        self._node.store.change("put_source", values)
+
+    def _unreadable(self, path: Path, error: InvalidInputError) -> Event | None:
+        """Reported once it has stayed so for a while: it may be in the middle of being written."""
+        began = self._since.setdefault(path, time.monotonic())
+        if time.monotonic() - max(began, self._waiting.get(path, began)) < _GIVEN_UP_SECONDS:
+            return None
+        self._settle(path)
+        line = error.line if isinstance(error, FormatError) else 0
+        message = error.expected if isinstance(error, FormatError) else error.message
+        row = self._node.store.row("source", (str(path),))
+        known = Source(*row) if row else None
+        self._keep(known, path, "", known.origin if known else path.name, message, line)
+        return Event("unreadable", str(path), line=line, message=message)
+
+
+def _below(root: Path) -> Iterator[Path]:
+    import os
+
+    if root.is_file():
+        yield root
+    for folder, below, names in os.walk(root):
+        below[:] = [name for name in below if name not in _SKIPPED]
+        yield from (Path(folder, name) for name in names)
+
+
+def _told(path: Path, done: Tally) -> Event:
+    what = "taken" if done.imported else "unchanged"
+    return Event(what, str(path), done.imported, message="; ".join(done.notes))

@@ -1,0 +1,259 @@
+"""Files of other tools become checkpoints, once each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machines import Machine, Runner, runner
+
+from syncd import CheckpointService
+from syncd.formats import agent_json, markdown
+from syncd.intake import FORMATS, Intake, Tally
+from syncd.outlet import exported
+
+__all__ = ["runner"]
+
+MARKDOWN = """# Agent Checkpoint: SCHEDULER
+
+**Mission:** Plan block 10
+**Status:** In Progress
+**Timestamp:** 2026-01-16T15:00:45
+{more}
+---
+
+## Progress
+
+### Completed
+- [x] Load availability
+
+### Remaining
+- [ ] {left}
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[CheckpointService]:
+    with closing(CheckpointService(home=tmp_path / "home")) as made:
+        yield made
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    return folder
+
+
+def taken(service: CheckpointService, form: str, place: Path, task: str = "") -> Tally:
+    return Intake(service, task).everything(FORMATS[form], place)
+
+
+def page(place: Path, name: str, left: str = "Validate", more: str = "") -> Path:
+    path = place / name
+    path.write_text(MARKDOWN.format(left=left, more=more))
+    return path
+
+
+def agent_file(place: Path, agent: str = "Secondary-A", **changes: Any) -> Path:
+    document = {
+        "agent_id": agent, "agent_type": "secondary", "session_id": "s1", "feature": "penalty",
+        "stage": "S2.P1", "phase": "Research", "last_checkpoint": "2026-01-15T14:30:00Z",
+        "status": "IN_PROGRESS", "can_resume": True, "blockers": [], "files_modified": ["a.md"],
+        "recovery_instructions": "Go on with part 2.", "current_step": "Reading",
+        "completed_steps": ["Part 1"], "next_steps": ["Part 2"], **changes,
+    }  # fmt: skip
+    path = place / agent_json.file_name(agent)
+    path.write_text(json.dumps(document))
+    return path
+
+
+# --- once each ------------------------------------------------------------------------------------
+
+
+def test_a_file_is_taken_in_once(service: CheckpointService, place: Path) -> None:
+    page(place, "AGENT_SCHEDULER_20260116_150045.md")
+    assert taken(service, "markdown", place)[:2] == (1, 0)
+    assert taken(service, "markdown", place)[:2] == (0, 1)
+    [found] = service.get_checkpoint_history("plan-block-10")
+    assert found.execution_state.completed_items == ["Load availability"]
+    assert found.metadata.timestamp.startswith("2026-01-16T15:00:45"), "the original's time is kept"
+
+
+def test_a_time_without_a_zone_is_noted(service: CheckpointService, place: Path) -> None:
+    page(place, "AGENT_SCHEDULER_20260116_150045.md")
+    [note] = taken(service, "markdown", place).notes
+    assert "UTC" in note
+    assert "AGENT_SCHEDULER_20260116_150045.md" in note
+
+
+def test_a_changed_file_is_a_new_version_of_the_same_checkpoint(
+    service: CheckpointService, place: Path
+) -> None:
+    page(place, "AGENT_SCHEDULER_20260116_150045.md")
+    taken(service, "markdown", place)
+    page(place, "AGENT_SCHEDULER_20260116_150045.md", left="Select")
+    assert taken(service, "markdown", place)[:2] == (1, 0)
+    [found] = service.get_checkpoint_history("plan-block-10")
+    assert found.execution_state.pending_items == ["Select"]
+
+
+def test_an_agents_file_at_another_time_is_a_new_checkpoint(
+    service: CheckpointService, place: Path
+) -> None:
+    agent_file(place)
+    taken(service, "agent-json", place)
+    agent_file(place, last_checkpoint="2026-01-15T14:45:00Z", completed_steps=["Part 1", "Part 2"])
+    assert taken(service, "agent-json", place)[:2] == (1, 0)
+    newest, first = service.get_checkpoint_history("penalty")
+    assert newest.recovery.last_successful_state == first.metadata.checkpoint_id
+    assert newest.metadata.timestamp == "2026-01-15T14:45:00Z"
+
+
+def test_a_page_names_the_one_before_it(service: CheckpointService, place: Path) -> None:
+    """Whatever came between the two."""
+    names = [f"AGENT_SCHEDULER_20260116_15{minute}00.md" for minute in ("01", "02", "03")]
+    for name, more in zip(names, ("", "", f"**Previous:** {names[0]}\n"), strict=True):
+        page(place, name, more=more)
+        text = (place / name).read_text().replace("15:00:45", f"15:{name[-7:-5]}:00")
+        (place / name).write_text(text)
+    taken(service, "markdown", place)
+    third, second, first = service.get_checkpoint_history("plan-block-10")
+    assert third.recovery.last_successful_state == first.metadata.checkpoint_id
+    assert second.recovery.last_successful_state == first.metadata.checkpoint_id
+
+
+def test_the_same_file_on_two_machines_is_one_checkpoint(
+    service: CheckpointService, place: Path, tmp_path: Path
+) -> None:
+    page(place, "AGENT_SCHEDULER_20260116_150045.md")
+    taken(service, "markdown", place)
+    with closing(CheckpointService(home=tmp_path / "other")) as other:
+        taken(other, "markdown", place)
+        [there] = other.get_checkpoint_history("plan-block-10")
+    [here] = service.get_checkpoint_history("plan-block-10")
+    assert here.metadata.checkpoint_id == there.metadata.checkpoint_id
+
+
+def test_the_task_is_the_files_own_else_the_users_else_what_it_is_about(
+    service: CheckpointService, place: Path
+) -> None:
+    page(place, "AGENT_SCHEDULER_20260116_150045.md")
+    taken(service, "markdown", place, task="named")
+    assert len(service.get_checkpoint_history("named")) == 1
+
+
+# --- what does not fit ----------------------------------------------------------------------------
+
+
+def test_one_bad_file_does_not_keep_the_others_out(service: CheckpointService, place: Path) -> None:
+    agent_file(place, "Good-One")
+    (place / "bad.json").write_text('{\n"agent_id": \n')
+    tally = taken(service, "agent-json", place)
+    assert tally.imported == 1
+    [failure] = tally.failed
+    assert failure.path.endswith("bad.json")
+    assert failure.line > 0
+
+
+def test_nothing_outside_the_directory_is_read(
+    service: CheckpointService, place: Path, tmp_path: Path
+) -> None:
+    secret = agent_file(tmp_path, "Secret")
+    (place / "link.json").symlink_to(secret)
+    tally = taken(service, "agent-json", place)
+    assert tally.imported == 0
+    assert "leads out of" in tally.failed[0].message
+
+
+def test_a_huge_file_is_refused_unread(service: CheckpointService, place: Path) -> None:
+    with (place / "huge.json").open("wb") as file:
+        file.truncate(100_000_000)
+    assert "more than" in taken(service, "agent-json", place).failed[0].message
+
+
+def test_a_file_that_may_not_be_read_is_named(service: CheckpointService, place: Path) -> None:
+    (place / "folder.json").mkdir()
+    agent_file(place)
+    assert taken(service, "agent-json", place).imported == 1
+
+
+# --- and back -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["markdown", "agent-json", "reference"])
+def test_what_was_exported_is_not_read_back(
+    service: CheckpointService, place: Path, form: str
+) -> None:
+    for number in range(3):
+        service.create_checkpoint("t", "ann", {"completed_items": [f"step {number}"]})
+    written = exported(service, form, place, "t", whole=True)
+    assert written
+    entries = service.node.store.row("newest")
+    assert taken(service, form, place)[:3] == (0, len(written), ())
+    assert service.node.store.row("newest") == entries
+
+
+@pytest.mark.parametrize("form", ["markdown", "agent-json", "reference"])
+def test_a_whole_task_moves_to_another_home_by_files(
+    service: CheckpointService, place: Path, tmp_path: Path, form: str
+) -> None:
+    made = service.create_checkpoint(
+        "t", "ann", {"completed_items": ["a"], "pending_items": ["b"], "phase": "testing"},
+        {"key_decisions": ["c"]}, {"tokens_consumed": 7},
+    )  # fmt: skip
+    exported(service, form, place, "t")
+    with closing(CheckpointService(home=tmp_path / "other")) as other:
+        assert taken(other, form, place).imported == 1
+        [found] = other.get_checkpoint_history("t")
+    assert found.metadata == made.metadata
+    assert found.execution_state == made.execution_state
+    assert found.context_summary == made.context_summary
+    assert found.metrics == made.metrics
+
+
+def test_a_builder_state_file_gets_the_checkpoint_and_keeps_all_else(
+    service: CheckpointService, place: Path
+) -> None:
+    file = place / "builder-state.json"
+    file.write_text('{\n\t"sessionId": "x",\n\t"activePrd": {"id": "prd-dark"},\n\t"z": 1\n}')
+    service.create_checkpoint("t", "ann", {"completed_items": ["toggle"]})
+    exported(service, "builder-state", file, "t")
+    text = file.read_text()
+    assert text.startswith('{\n\t"sessionId": "x"')
+    assert text.endswith('\n\t"z": 1\n}')
+    assert json.loads(text)["activePrd"]["checkpoint"]["completedSteps"][0]["step"] == "toggle"
+    assert taken(service, "builder-state", file)[:2] == (0, 1)
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+
+def test_import_and_export_by_command(runner: Runner, home: Path, place: Path) -> None:
+    machine = Machine(runner, home)
+    agent_file(place)
+    (place / "bad.json").write_text("{")
+    result = machine.run("import", "agent-json", str(place), "--json")
+    assert result.code == 1
+    assert result.json()["imported"] == 1
+    assert result.json()["failed"][0]["line"] == 1
+    told = machine.run("import", "agent-json", str(place))
+    assert "Failed: " in told.err
+    assert "Took in 0 checkpoints; 1 unchanged, 1 failed." in told.out
+    written = machine.json("export", "markdown", str(place / "out"), "--task", "penalty")
+    [path] = written["exported"]
+    assert markdown.is_name(os.path.basename(path))  # noqa: PTH119
+
+
+def test_bad_words_get_a_remedy(runner: Runner, home: Path, place: Path) -> None:
+    machine = Machine(runner, home)
+    assert machine.fails(2, "import", "yaml", str(place))["remedy"]
+    assert machine.fails(2, "import", "markdown", str(place / "nowhere"))["remedy"]
+    assert machine.fails(4, "export", "markdown", str(place), "--task", "none")["remedy"]
+    machine.create("t")
+    assert machine.fails(2, "export", "builder-state", str(place / "no.json"), "--task", "t")

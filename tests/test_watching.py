@@ -1,0 +1,278 @@
+"""What agents write into files becomes checkpoints by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from counts import full
+from daemons import ann, bob, daemon_of, online, until
+from machines import Machine, Team, runner, team
+from test_intake import agent_file, page
+from test_presence import FAST
+
+from syncd import CheckpointService
+from syncd.node import Node
+from syncd.outlet import exported
+from syncd.watching import Event, Watcher, format_of
+
+__all__ = ["ann", "bob", "runner", "team"]
+
+NAME = "AGENT_SCHEDULER_20260116_150045.md"
+TASK = "plan-block-10"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "work" / "agent_checkpoints"
+    folder.mkdir(parents=True)
+    return folder
+
+
+class Watching:
+    """A watcher at work in a thread, and what it said."""
+
+    def __init__(self, home: Path, place: Path) -> None:
+        self._stop = threading.Event()
+        self._said: queue.Queue[Event] = queue.Queue()
+        self._node = Node(home)
+        watcher = Watcher(self._node, [place])
+        self._thread = threading.Thread(target=watcher.run, args=(self._stop, self._said.put))
+        self._thread.start()
+        time.sleep(0.2)
+
+    def event(self, seconds: float = 20.0) -> Event:
+        return self._said.get(timeout=seconds)
+
+    def silent(self, seconds: float = 0.6) -> bool:
+        time.sleep(seconds)
+        return self._said.empty()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        self._node.close()
+
+
+@contextmanager
+def watching(home: Path, place: Path) -> Iterator[Watching]:
+    with closing(Watching(home, place)) as made:
+        yield made
+
+
+def history(home: Path, task: str) -> list[str]:
+    with closing(CheckpointService(home=home)) as service:
+        return [c.metadata.checkpoint_id for c in service.get_checkpoint_history(task, 1_000)]
+
+
+# --- which files ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "form"),
+    [
+        (f"a/{NAME}", b"", "markdown"),
+        ("a/builder-state.json", b"", "builder-state"),
+        ("agent_checkpoints/x.json", b"", "agent-json"),
+        ("a/x.json", b'{"agent_id": "a", "last_checkpoint": "b"}', "agent-json"),
+        ("t/1.json", b'{"metadata": {}, "execution_state": {}}', "reference"),
+        ("t/latest.json", b'{"checkpoint_id": "1"}', None),
+        ("agent_checkpoints/x_crashed_1768488000.json", b"", None),
+        ("agent_checkpoints/backups/x_20260115_143000.json", b"", None),
+        ("agent_checkpoints/.x.json.swp", b"", None),
+        ("agent_checkpoints/x.json~", b"", None),
+        ("agent_checkpoints/.#x.json", b"", None),
+        (".git/x.json", b'{"agent_id": "a", "last_checkpoint": "b"}', None),
+        ("package.json", b'{"name": "x"}', None),
+        ("notes.md", b"# Agent Checkpoint: X", None),
+        ("x.json", b"\xff\xfe", None),
+    ],
+)
+def test_a_file_is_told_by_its_name_else_by_what_it_holds(
+    path: str, data: bytes, form: str | None
+) -> None:
+    found = format_of(Path(path), data)
+    assert (found.name if found else None) == form
+
+
+# --- what happens to them -------------------------------------------------------------------------
+
+
+def test_what_is_there_already_is_taken_in_then_what_comes(home: Path, place: Path) -> None:
+    page(place, NAME)
+    with watching(home, place) as watch:
+        assert watch.event()[:3] == ("taken", str(place / NAME), 1)
+        agent_file(place)
+        assert watch.event().what == "taken"
+    assert len(history(home, TASK)) == len(history(home, "penalty")) == 1
+
+
+def test_it_is_there_within_a_second_of_settling(home: Path, place: Path) -> None:
+    with watching(home, place) as watch:
+        agent_file(place)
+        watch.event()  # the first one loads what the others need
+        times = []
+        for number in range(5):
+            agent_file(place, last_checkpoint=f"2026-01-15T15:0{number}:00Z")
+            began = time.monotonic()
+            assert watch.event().what == "taken"
+            times.append(time.monotonic() - began)
+    assert sorted(times)[2] < 1.0
+
+
+def test_a_change_is_a_version_and_the_same_content_is_nothing(home: Path, place: Path) -> None:
+    page(place, NAME)
+    with watching(home, place) as watch:
+        watch.event()
+        os.utime(place / NAME)
+        page(place, NAME)
+        assert watch.silent()
+        page(place, NAME, left="Select")
+        assert watch.event().what == "taken"
+    assert len(history(home, TASK)) == 1
+
+
+def test_a_file_that_is_half_written_is_waited_for(home: Path, place: Path) -> None:
+    text = agent_file(place).read_text()
+    path = place / "secondary_a.json"
+    path.unlink()
+    with watching(home, place) as watch:
+        for end in range(0, len(text), len(text) // 4):
+            path.write_text(text[:end])
+            time.sleep(0.25)
+        path.write_text(text)
+        assert watch.event().what == "taken"
+        assert watch.silent()
+    assert len(history(home, "penalty")) == 1
+
+
+def test_one_that_stays_unreadable_is_reported_and_stops_nobody(home: Path, place: Path) -> None:
+    with watching(home, place) as watch:
+        (place / "bad.json").write_text('{"agent_id": 1}')
+        agent_file(place)
+        events = {watch.event().what, watch.event().what}
+        assert events == {"taken", "unreadable"}
+        with closing(Node(home)) as node:
+            [(path, line, problem, _)] = node.store.rows("source_problems")
+        assert path.endswith("bad.json")
+        assert line == 1
+        assert problem
+        agent_file(place, "Bad", last_checkpoint="2026-01-15T14:31:00Z")
+        shutil.move(place / "bad.json", place / "bad.json")
+        assert watch.event().what == "taken"
+        with closing(Node(home)) as node:
+            assert node.store.rows("source_problems") == []
+
+
+def test_a_renamed_file_is_the_same_checkpoint_also_when_it_changes_later(
+    home: Path, place: Path
+) -> None:
+    page(place, NAME)
+    other = "AGENT_PLANNER_20260116_150045.md"
+    with watching(home, place) as watch:
+        watch.event()
+        (place / NAME).rename(place / other)
+        assert watch.event()[:2] == ("renamed", str(place / other))
+        page(place, other, left="Select")
+        assert watch.event().what == "taken"
+    assert len(history(home, TASK)) == 1
+
+
+def test_a_deleted_file_leaves_its_checkpoint(home: Path, place: Path) -> None:
+    page(place, NAME)
+    with watching(home, place) as watch:
+        watch.event()
+        (place / NAME).unlink()
+        assert watch.event()[:2] == ("gone", str(place / NAME))
+    assert len(history(home, TASK)) == 1
+
+
+def test_what_was_taken_in_before_is_not_taken_in_again(home: Path, place: Path) -> None:
+    page(place, NAME)
+    with watching(home, place) as watch:
+        watch.event()
+    with watching(home, place) as watch:
+        assert watch.silent()
+
+
+def test_what_syncd_exported_itself_is_not_read_back(home: Path, place: Path) -> None:
+    with closing(CheckpointService(home=home)) as service:
+        service.create_checkpoint("t", "ann", {"completed_items": ["x"]})
+        with watching(home, place) as watch:
+            for form in ("markdown", "agent-json", "reference"):
+                exported(service, form, place, "t")
+            assert {watch.event().what for _ in range(3)} == {"unchanged"}
+            assert watch.silent()
+        assert len(service.get_checkpoint_history("t")) == 1
+
+
+def test_editors_and_thousands_of_files_are_no_problem(home: Path, place: Path) -> None:
+    """An editor writes a file of its own and puts it in the place of the old one."""
+    many = full(200, 3_000)
+    with watching(home, place) as watch:
+        for number in range(many):
+            draft = place / f".secondary_{number}.json.tmp"
+            agent_file(place, f"Agent-{number}").rename(draft)
+            draft.rename(place / f"{number}.json")
+            (place / f"{number}.json~").write_text("old")
+        taken = 0
+        while taken < many:
+            taken += watch.event(60).imported
+        assert watch.silent()
+    assert len(history(home, "penalty")) == min(many, 1_000)
+
+
+# --- the daemon -----------------------------------------------------------------------------------
+
+
+def settings(machine: Machine, place: Path) -> None:
+    machine.home.mkdir(exist_ok=True)
+    file = machine.home / "config.toml"
+    before = file.read_text() if file.exists() else ""
+    file.write_text(f"{before}\n[watch]\npaths = [{json.dumps(str(place))}]\n")
+
+
+def test_the_daemon_watches_what_the_settings_name(team: Team, ann: Machine, place: Path) -> None:
+    with daemon_of(ann) as daemon:
+        daemon.online()
+        settings(ann, place)  # while it runs
+        agent_file(place)
+        (place / "bad.json").write_text('{"agent_id": 1}')
+        until(lambda: ann.sql("SELECT count(*) FROM checkpoints") == [(1,)])
+        until(lambda: "bad.json" in ann.run("status").out)
+        assert ann.run("status", "--json").json()["verdict"] == "ok"
+        (place / "bad.json").unlink()
+        until(lambda: "bad.json" not in ann.run("status").out)
+
+
+def test_an_agent_that_only_knows_its_file_crashes_and_another_machine_takes_over(
+    team: Team, ann: Machine, bob: Machine, place: Path, tmp_path: Path
+) -> None:
+    there = tmp_path / "clone" / "agent_checkpoints"
+    there.mkdir(parents=True)
+    settings(ann, place)
+    settings(bob, there)
+    bob.environment.update(FAST)
+    with online(bob):
+        with daemon_of(ann) as theirs:
+            theirs.online()
+            agent_file(place, completed_steps=["Part 1", "Part 2"], files_modified=["spec.md"])
+            until(lambda: bob.sql("SELECT count(*) FROM checkpoints") == [(1,)])
+        # Ann's machine is gone, and with it the agent.
+        until(lambda: "penalty is presumed to have crashed" in bob.run("status").out)
+        taken = bob.json("recover", "penalty", "--takeover", "--agent", "Secondary-C")
+        assert "Part 2" in taken["prompt"]
+    [file] = bob.json("export", "agent-json", str(there), "--task", "penalty")["exported"]
+    document = json.loads(Path(file).read_text())
+    assert document["completed_steps"] == ["Part 1", "Part 2"]
+    assert document["files_modified"] == ["spec.md"]
+    assert document["recovery_instructions"] == "Go on with part 2."
