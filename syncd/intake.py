@@ -204,6 +204,9 @@ class Intake:
             self._service.save(checkpoint, parent=self._parent(reading, checkpoint))
             return Tally(imported=1, notes=notes)
         before = self._service.get_checkpoint(checkpoint.metadata.checkpoint_id)
+        if not _dated(reading):  # else each look at it would be another time
+            metadata = checkpoint.metadata.amended(timestamp=before.metadata.timestamp)
+            checkpoint = checkpoint.amended(metadata=metadata)
         if _said(before) == _said(checkpoint):
             return Tally(unchanged=1)
         self._service.revise(before, _on_top_of(before, checkpoint))
@@ -237,14 +240,20 @@ class Intake:
         return name if self._store.row("checkpoint", (name,)) else None
 
 
+def _dated(reading: Reading) -> bool:
+    """Whether the file says when it was written."""
+    return "timestamp" in reading.checkpoint.metadata.model_fields_set
+
+
 def file_id(task: str, name: str, reading: Reading) -> str:
     """The same wherever the file lies: by its name if each checkpoint has a file of its own, else
     by the moment that it was written."""
     metadata = reading.checkpoint.metadata
     if markdown.is_name(name):
         return derived_id(f"syncd file {task}\n{name}")
-    moment = f"{metadata.agent_id}\n{metadata.session_id}\n{metadata.timestamp}\n{reading.place}"
-    return derived_id(f"syncd file {task}\n{moment}")
+    moment = metadata.timestamp if _dated(reading) else name
+    who = f"{metadata.agent_id}\n{metadata.session_id}\n{reading.place}"
+    return derived_id(f"syncd file {task}\n{who}\n{moment}")
 
 
 def _set(metadata: Any, task: str) -> Any:

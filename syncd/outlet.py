@@ -72,10 +72,15 @@ def _agent_json(place: Path, found: list[Checkpoint]) -> list[Path]:
     """A file for each agent has its newest one."""
     newest = {checkpoint.metadata.agent_id: checkpoint for checkpoint in found}
     written = []
+    names = {agent: agent_json.file_name(agent) for agent in newest}
+    if len(set(names.values())) < len(names):
+        raise InvalidInputError(
+            f"some of the agents {', '.join(names)} would have the same file",
+            "Rename one, or export another format.",
+        )
     for agent, checkpoint in newest.items():
-        path = place / agent_json.file_name(agent)
-        agent_files.update(path, checkpoint)
-        written.append(path)
+        agent_files.update(place / names[agent], checkpoint)
+        written.append(place / names[agent])
     return written
 
 

@@ -13,6 +13,7 @@ import pytest
 from machines import Machine, Runner, runner
 
 from syncd import CheckpointService
+from syncd.errors import InvalidInputError
 from syncd.formats import agent_json, markdown
 from syncd.intake import FORMATS, Intake, Tally
 from syncd.outlet import exported
@@ -148,6 +149,20 @@ def test_the_task_is_the_files_own_else_the_users_else_what_it_is_about(
     assert len(service.get_checkpoint_history("named")) == 1
 
 
+def test_a_file_that_does_not_say_when_is_taken_in_once_too(
+    service: CheckpointService, place: Path
+) -> None:
+    path = agent_file(place)
+    document = json.loads(path.read_text())
+    del document["last_checkpoint"]
+    path.write_text(json.dumps(document))
+    assert taken(service, "agent-json", place)[:2] == (1, 0)
+    assert taken(service, "agent-json", place)[:2] == (0, 1)
+    path.write_text(json.dumps({**document, "current_step": "Writing"}))
+    assert taken(service, "agent-json", place)[:2] == (1, 0)
+    assert len(service.get_checkpoint_history("penalty")) == 1
+
+
 # --- what does not fit ----------------------------------------------------------------------------
 
 
@@ -215,6 +230,14 @@ def test_a_whole_task_moves_to_another_home_by_files(
     assert found.execution_state == made.execution_state
     assert found.context_summary == made.context_summary
     assert found.metrics == made.metrics
+
+
+def test_two_agents_do_not_share_a_file(service: CheckpointService, place: Path) -> None:
+    for agent in ("Agent-Primary", "Primary"):
+        service.create_checkpoint("t", agent)
+    with pytest.raises(InvalidInputError, match="the same file"):
+        exported(service, "agent-json", place, "t", whole=True)
+    assert list(place.iterdir()) == []
 
 
 def test_a_builder_state_file_gets_the_checkpoint_and_keeps_all_else(
