@@ -19,6 +19,7 @@ from syncd.fold import derived_id
 from syncd.formats import agent_json, builder_state, markdown, reference_store
 from syncd.formats.reading import FormatError, Reading
 from syncd.service import CheckpointService
+from syncd.sources import Sources, digest
 
 _AT_ONCE = 200
 _SKIPPED = frozenset((".git", "node_modules", "backups"))
@@ -136,6 +137,17 @@ class Place:
         return self._real[file.parent]
 
 
+class _File(NamedTuple):
+    path: Path
+    digest: str
+    readings: list[Reading]
+
+    @property
+    def written_at(self) -> str:
+        times = [reading.checkpoint.metadata.timestamp for reading in self.readings]
+        return min(times, default="")
+
+
 # --- taking in ------------------------------------------------------------------------------------
 
 
@@ -146,35 +158,52 @@ class Intake:
         self._service = service
         self._store = service.node.store
         self._task = task
+        self._sources = Sources(self._store)
         self._limit = 8 * int(service.node.settings["limits.body_bytes"])
 
     def everything(self, form: Format, place: Path, progress: Progress | None = None) -> Tally:
         """All files of a format, oldest checkpoint first, many to a commit."""
         report = progress or _silent
         found, tally = self._read(form, list(files(form, place)), self.place(place), report)
-        found.sort(key=lambda pair: pair[1].checkpoint.metadata.timestamp)
+        found.sort(key=lambda file: file.written_at)
         for start in range(0, len(found), _AT_ONCE):
             with self._store.transaction():
-                for file, reading in found[start : start + _AT_ONCE]:
-                    tally = tally.plus(self._guarded(file, reading))
+                for file in found[start : start + _AT_ONCE]:
+                    tally = tally.plus(self._whole(file))
             report("import", min(start + _AT_ONCE, len(found)), len(found))
         return tally
 
     def _read(
         self, form: Format, paths: Sequence[Path], place: Place, report: Progress
-    ) -> tuple[list[tuple[Path, Reading]], Tally]:
-        found: list[tuple[Path, Reading]] = []
-        failed = []
+    ) -> tuple[list[_File], Tally]:
+        """Those that hold something new, and what became of the others."""
+        found: list[_File] = []
+        failed: list[Failure] = []
+        unchanged = 0
         for number, path in enumerate(paths, start=1):
             try:
-                readings = form.read(place.content(path), str(path))
+                data = place.content(path)
+                holding, known = digest(data, self._task), self._sources.of(path.absolute())
+                if known and known.digest == holding:
+                    unchanged += 1
+                else:
+                    found.append(_File(path, holding, form.read(data, str(path))))
             except InvalidInputError as error:
                 failed.append(_failure(path, error))
-                continue
-            found += [(path, reading) for reading in readings]
             if number % _AT_ONCE == 0:
                 report("read", number, len(paths))
-        return found, Tally(failed=tuple(failed))
+        return found, Tally(unchanged=unchanged, failed=tuple(failed))
+
+    def _whole(self, file: _File) -> Tally:
+        """All that one file holds; what is wrong with it must not keep the others out."""
+        tally = Tally()
+        try:
+            for reading in file.readings:
+                tally = tally.plus(self._take(file.path, reading))
+        except (InvalidInputError, CheckpointNotFoundError) as error:
+            return tally.plus(Tally(failed=(_failure(file.path, error),)))
+        self._sources.read(file.path.absolute(), file.digest)
+        return tally
 
     def place(self, path: Path) -> Place:
         return Place(path if path.is_dir() else path.parent, self._limit)
@@ -188,13 +217,6 @@ class Intake:
             for reading in readings:
                 tally = tally.plus(self._take(path.with_name(name), reading))
         return tally
-
-    def _guarded(self, path: Path, reading: Reading) -> Tally:
-        """What one file says wrong must not keep the others out."""
-        try:
-            return self._take(path, reading)
-        except (InvalidInputError, CheckpointNotFoundError) as error:
-            return Tally(failed=(_failure(path, error),))
 
     def _take(self, path: Path, reading: Reading) -> Tally:
         checkpoint = self._addressed(path, reading)

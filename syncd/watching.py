@@ -6,7 +6,6 @@ read may be half written: it is waited for, then reported, and never stops the o
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,30 +14,19 @@ from typing import NamedTuple
 
 import orjson
 
-from syncd import clock
 from syncd.errors import InvalidInputError, SyncdError
 from syncd.formats import markdown
 from syncd.formats.reading import FormatError
 from syncd.intake import FORMATS, Format, Intake, Tally
 from syncd.node import Node
 from syncd.service import CheckpointService
+from syncd.sources import Source, Sources, digest
 
 _SETTLED_SECONDS = 0.15
 _GIVEN_UP_SECONDS = 2.0
 _STEP_MS, _IDLE_MS = 50, 1_000
 _ARCHIVES = ("_crashed_", "_aborted_")
 _SKIPPED = frozenset((".git", "node_modules", "backups", ".venv", "__pycache__"))
-
-
-class Source(NamedTuple):
-    """A row of the table `sources`."""
-
-    path: str
-    origin: str
-    digest: str
-    line: int
-    problem: str
-    at: str
 
 
 class Event(NamedTuple):
@@ -84,9 +72,9 @@ class Watcher:
     """Keeps an eye on some files and directories for one home."""
 
     def __init__(self, node: Node, roots: Sequence[Path], task: str = "") -> None:
-        self._node = node
-        self._service = CheckpointService(node=node)
-        self._intake = Intake(self._service, task)
+        self._intake = Intake(CheckpointService(node=node), task)
+        self._sources = Sources(node.store)
+        self._task = task
         self._roots = [root.absolute() for root in roots]
         self._waiting: dict[Path, float] = {}
         self._since: dict[Path, float] = {}
@@ -132,8 +120,8 @@ class Watcher:
     def _note_lost(self) -> None:
         """What was taken in once and has gone since nobody looked."""
         for root in self._roots:
-            rows = self._node.store.rows("sources_below", (str(root), f"{root}\U0010ffff"))
-            self.note(Path(row[0]) for row in rows if not Path(row[0]).exists())
+            known = (Path(source.path) for source in self._sources.below(root))
+            self.note(path for path in known if not path.exists())
 
     # --- a file at a time ---------------------------------------------------------------------
 
@@ -162,24 +150,22 @@ class Watcher:
         self._since.pop(path, None)
 
     def _taken(self, path: Path) -> Event | None:
-        row = self._node.store.row("source", (str(path),))
-        known = Source(*row) if row else None
+        known = self._sources.of(path)
         if not path.is_file():
             return self._gone(known)
         data = self._intake.place(self._root(path)).content(path)
         form = format_of(path, data)
         if form is None:
             return None
-        digest = hashlib.sha256(data).hexdigest()
-        if known and known.digest == digest and not known.problem:
+        holding = digest(data, self._task)
+        if known and known.digest == holding:
             return None
-        if known is None and (before := self._renamed(digest)):
-            self._keep(known, path, digest, before.origin)
-            self._node.store.change("drop_source", (before.path,))
+        if known is None and (before := self._sources.renamed(holding)):
+            self._sources.read(path, holding, before.origin)
+            self._sources.forget(before.path)
             return Event("renamed", str(path))
-        origin = known.origin if known else path.name
-        done = self._intake.one(form, path, data, origin)
-        self._keep(known, path, digest, origin)
+        done = self._intake.one(form, path, data, known.origin if known else path.name)
+        self._sources.read(path, holding)
         return _told(path, done)
 
     def _root(self, path: Path) -> Path:
@@ -190,21 +176,8 @@ class Watcher:
     def _gone(self, known: Source | None) -> Event | None:
         if known is None:
             return None
-        self._node.store.change("drop_source", (known.path,))
+        self._sources.forget(known.path)
         return Event("gone", known.path)
-
-    def _renamed(self, digest: str) -> Source | None:
-        """The same content under a name that is no longer there."""
-        rows = self._node.store.rows("sources_with", (digest,))
-        return next((Source(*row) for row in rows if not Path(row[0]).exists()), None)
-
-    def _keep(
-        self, known: Source | None, path: Path, digest: str, origin: str,
-        problem: str = "", line: int = 0,
-    ) -> None:  # fmt: skip
-        at = known.at if known and known.problem == problem != "" else clock.iso(clock.wall_ms())
-        values = (str(path), origin, digest, line, problem, at)
-        self._node.store.change("put_source", values)
 
     def _unreadable(self, path: Path, error: InvalidInputError) -> Event | None:
         """Reported once it has stayed so for a while: it may be in the middle of being written."""
@@ -214,9 +187,7 @@ class Watcher:
         self._settle(path)
         line = error.line if isinstance(error, FormatError) else 0
         message = error.expected if isinstance(error, FormatError) else error.message
-        row = self._node.store.row("source", (str(path),))
-        known = Source(*row) if row else None
-        self._keep(known, path, "", known.origin if known else path.name, message, line)
+        self._sources.unreadable(path, line, message)
         return Event("unreadable", str(path), line=line, message=message)
 
 

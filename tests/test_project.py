@@ -56,6 +56,7 @@ LAYERS = (
     ("messages",),
     ("service", "tasks"),
     ("tenure", "mending", "attempts"),
+    ("sources",),
     ("offers", "intake", "outlet"),
     ("watching",),
     ("offering",),
