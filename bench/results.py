@@ -14,6 +14,7 @@ from typing import Any
 from bench.daemon import Daemons
 from bench.disk import BUSY_TIMES
 from bench.figures import Figures, ratio
+from bench.files import Files
 from bench.growth import Growth
 from bench.lines import RAW_WRITE, REFERENCES
 from bench.settings import Settings
@@ -57,6 +58,7 @@ class Local:
     start_up: StartUp
     resume: Figures
     loop_ms: float
+    files: Files
 
     def quiet_ms(self) -> float:
         """A raw commit that nobody disturbed: the fastest twentieth, wherever in the run it was.
@@ -76,6 +78,14 @@ class Local:
             "start_up": _start_up(self.start_up),
             "resume": _milliseconds(self.resume),
             "loop_ms": round(self.loop_ms, 3),
+            "files": {
+                **{
+                    name: round(value, 4)
+                    for name, value in self.files._asdict().items()
+                    if isinstance(value, float | int)
+                },
+                "update": _milliseconds(self.files.update),
+            },
         }
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from bench import lines
 from bench.daemon import ALONE, AWAY, Daemons
 from bench.figures import Figures, ratio
+from bench.files import UPDATE_LINE, Files
 from bench.loop import LINE as LOOP_LINE
 from bench.results import Local, Results
 from bench.resume import LINE
@@ -28,6 +29,8 @@ STATUS_TIMES = 2.0
 RESUME_MS = 50.0
 HANDOFF_MS = 200.0
 LOOP_MS = 300.0
+IMPORT_TIMES = 3.0
+UPDATE_MS = 50.0
 PUSH_SPEED = 0.5
 PULL_SPEED = 0.5
 CROWDED_SPEED = 0.9
@@ -85,6 +88,17 @@ def _local(results: Local) -> list[Verdict]:
         Verdict(f"{LINE}, p50", RESUME_MS, results.resume.p50, "ms",
                 f"with two calls of git; p99: {results.resume.p99:.1f} ms"),
         Verdict(LOOP_LINE, LOOP_MS, results.loop_ms, "ms"),
+        *_files(results.files),
+    ]  # fmt: skip
+
+
+def _files(found: Files) -> list[Verdict]:
+    again = f"with nothing new {found.again:.2f} s, at first {found.imported:.2f} s"
+    return [
+        Verdict(f"import of {found.count:,} files to reading, parsing and writing them to a table",
+                IMPORT_TIMES, ratio(found.imported, found.bare), "x", again),
+        Verdict(f"{UPDATE_LINE}, p50", UPDATE_MS, found.update.p50, "ms",
+                f"p99: {found.update.p99:.1f} ms"),
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from bench import lines
 from bench.daemon import ALONE, AWAY, Daemons, Idle
 from bench.disk import CALM_IN_A_ROW, wait_until_calm
 from bench.figures import Figures, compared, percentile, ratio, summary
+from bench.files import Files
 from bench.growth import LINES, Fill, Growth
 from bench.handoff import HandOffs
 from bench.measure import Operation, interleaved, repeated, turn
@@ -105,6 +106,9 @@ WATCHES = Watches(1, 1, 5.0, 30, 1, 200, 1, 3)
 SETTINGS = Settings(1, 2, 0, 0.0, quick=True, transfers=SIZES, watches=WATCHES)
 
 
+FILES = Files(10, 1.0, 3.0, 0.5, QUIET)
+
+
 def results(raw: Figures, control: Figures, prompts: Figures = QUIET) -> Results:
     """A run in which create takes half a millisecond more than a raw commit, and put 0.05."""
     extra = {lines.RAW_WRITE: 0.0, lines.PUT: 0.05, lines.CREATE: 0.5}
@@ -113,7 +117,11 @@ def results(raw: Figures, control: Figures, prompts: Figures = QUIET) -> Results
     grown = Growth((Fill(1, 1.0, 1), Fill(2, 1.0, 1)), dict.fromkeys(LINES, pair), control)
     small = Comparison("1.5 KB", 1536, found)
     return Results(
-        SETTINGS, Local([small], grown, StartUp({}, "not here"), prompts, 12.0), None, None, {}
+        SETTINGS,
+        Local([small], grown, StartUp({}, "not here"), prompts, 12.0, FILES),
+        None,
+        None,
+        {},
     )
 
 
