@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from arbitrary import checkpoints, mangled, texts
+from arbitrary import FRAGMENTS, checkpoints, mangled, texts
 from counts import full
 from hypothesis import given, settings
 
@@ -151,6 +152,14 @@ def content(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def again(checkpoint: Checkpoint) -> Checkpoint:
     return read(markdown.write(checkpoint)).checkpoint
+
+
+def shown_whole(checkpoint: Checkpoint) -> bool:
+    """Whether it reads as it was written, and the record adds nothing but the id."""
+    written = markdown.write(checkpoint)
+    block = written.rpartition("\n```json syncd\n")[2].rpartition("\n```\n")[0]
+    bare = {"metadata": {"checkpoint_id": checkpoint.metadata.checkpoint_id}}
+    return json.loads(block) == bare and content(read(written).checkpoint) == content(checkpoint)
 
 
 # --- what is there already ----------------------------------------------------------------------
@@ -444,8 +453,17 @@ def test_a_table_may_have_other_columns_and_blockers_may_be_a_list() -> None:
 
 
 def test_a_table_without_titles_has_the_usual_columns() -> None:
-    blockers = content(section("## Blockers\n| a | b | c |\n"))["execution_state"]["blocked_items"]
-    assert blockers == [{"description": "a", "impact": "b", "resolution_path": "c"}]
+    checkpoint = section("## Blockers\n| a | b | c |\n|\n| - | - |\n")
+    assert content(checkpoint)["execution_state"]["blocked_items"] == [
+        {"description": "a", "impact": "b", "resolution_path": "c"},
+        {"description": "-", "impact": "-"},
+    ]
+
+
+def test_a_blocker_that_looks_like_the_line_below_the_titles_is_one() -> None:
+    blocker = {"description": "--", "impact": ":--", "resolution_path": ":--:"}
+    checkpoint = Checkpoint.from_dict({"execution_state": {"blocked_items": ["a", blocker]}})
+    assert shown_whole(checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -568,6 +586,40 @@ def test_what_cannot_be_stored_is_not_written() -> None:
         )
         with pytest.raises(InvalidInputError):
             markdown.write(checkpoint)
+
+
+AWKWARD = (
+    *FRAGMENTS, "a\n- details: {}", 'a\n- details: {"step": "b"}', "```\nopen", "a\n~~~~\n## b",
+    "```\n## a\n```", "a\n\n---", "---\na", "a\n## b", "a\n### b", "#### a\nb", "  a", "a ",
+    "a \nb", "\na", "a\n", "--", ":-:", "---:", "a\\", "a\\|", '"a"', '"\\n"', '"a\n"', "- a\n- b",
+    "1. a\nb", "| --- | --- | --- |", "*Checkpoint written by A at B*\n", "x" * 100_000,
+    "é\u2028漢\x85😀\x1c",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", AWKWARD, ids=[repr(text)[:30] for text in AWKWARD])
+def test_a_text_that_could_be_misread_is_safe_in_every_place(text: str) -> None:
+    blocker = {"description": text, "impact": text, "resolution_path": text}
+    checkpoint = Checkpoint.from_dict(
+        {
+            "metadata": {"agent_id": text, "mission": text, "task_id": text},
+            "execution_state": {
+                "completed_items": [text, {"step": text}, {"step": text, "notes": text}],
+                "current_step": {"description": text},
+                "pending_items": [text],
+                "blocked_items": [blocker, text, {"description": text}, blocker | {text: text}],
+                "next_steps": [text] * 11,
+                "current_focus": text,
+            },
+            "context_summary": {
+                "findings": [text, {"text": text, "category": text}, {"text": text}, text],
+                "key_decisions": [text, {"decision": text, "rationale": text}],
+                "state": {text: [text]},
+            },
+            "recovery": {"resume_instructions": text, "escalation": {"to": text, "reason": text}},
+        }
+    )
+    assert shown_whole(checkpoint)
 
 
 @settings(max_examples=full(60, 10_000))

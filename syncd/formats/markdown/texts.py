@@ -206,7 +206,7 @@ def trimmed(lines: Sequence[str]) -> list[str]:
 
 
 def heading_level(text: str) -> int:
-    found = _HEADING.match(text)
+    found = _HEADING.match(text) if text.startswith("##") else None
     return len(found[0]) if found else 0
 
 
