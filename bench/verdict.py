@@ -95,7 +95,7 @@ def _local(results: Local) -> list[Verdict]:
 def _files(found: Files) -> list[Verdict]:
     again = f"with nothing new {found.again:.2f} s, at first {found.imported:.2f} s"
     return [
-        Verdict(f"import of {found.count:,} files to reading, parsing and writing them to a table",
+        Verdict(f"import of {found.files:,} files to reading, parsing and writing them to a table",
                 IMPORT_TIMES, ratio(found.imported, found.bare), "x", again),
         Verdict(f"{UPDATE_LINE}, p50", UPDATE_MS, found.update.p50, "ms",
                 f"p99: {found.update.p99:.1f} ms"),
