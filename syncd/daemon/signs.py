@@ -44,21 +44,23 @@ class Signs:
         if presence.own_signs(self._node) != self._rows:
             self.due = min(self.due, now)
 
-    def speak(self, engine: Engine, now: float) -> None:
-        """Exchange, if there is a reason to, and the last time is not too close."""
+    def speak(self, engine: Engine, now: float) -> bool:
+        """Exchange, if there is a reason to, and the last time is not too close; whether that was
+        announced."""
         self.due, self._rows = _NEVER, presence.own_signs(self._node)
         signs = agents.own_signs(self._node) if engine.may_write() else []
         moved = _names(signs) != _names(self._told)
         if not (moved or self._asking) and signs == self._told:
-            return
+            return False
         gap = _GAP_SECONDS if moved or self._asking else _STILL_THERE_SECONDS
         if now < self._last + gap:
             self.due = self._last + gap
-            return
+            return False
         agents.exchange(self._node, engine.replica, signs)
         self._asking, self._told, self._last = False, signs, now
         if moved:
             engine.announce()
+        return moved
 
 
 def _names(signs: Iterable[Sign]) -> set[tuple[object, ...]]:
