@@ -125,6 +125,11 @@ SELECT DISTINCT entity_id FROM log
 WHERE entity <> 'checkpoint' AND entity = 'message' AND entity_id >= ? AND entity_id < ?
 ORDER BY entity_id LIMIT 3
 
+-- claim_ahead --
+-- A claim that the replica has, and not everything here that it has before it.
+SELECT 1 FROM log WHERE entity <> 'checkpoint' AND entity = 'lease'
+  AND cloud_seq > (SELECT coalesce(MAX(cloud_seq), 0) FROM batches) LIMIT 1
+
 -- drop_fences --
 -- Before a task's claims are folded again.
 DELETE FROM fences WHERE task_id = ?

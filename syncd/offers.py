@@ -154,7 +154,9 @@ def accept(node: Node, prefix: str, taker: Taker, seconds: float | None = None) 
     held = tenure.take(node, offer.task_id, offer.id, taker.agent, giver, wait)
     kind = str(offer.document()["next_agent_type"])
     presence.heartbeat(node, taker.agent, offer.task_id, kind, taker.session, taker.by or giver[0])
-    return named(node, offer.id)._replace(claim=held.claim)
+    # A number alone is no word yet: another's claim with a lower one may still be on its way.
+    claim = held.claim._replace(fence=0) if held.provisional else held.claim
+    return named(node, offer.id)._replace(claim=claim)
 
 
 def acknowledge(node: Node, prefix: str, agent: str = "") -> Offer:

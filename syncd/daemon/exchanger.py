@@ -204,6 +204,8 @@ class Exchanger(threading.Thread):
             wanted.add(PUSH)
             self._signs.look(time.monotonic())
         pushed = self._push(engine) if PUSH in wanted else 0
+        if pushed and engine.exchange.store.row("claim_ahead"):
+            wanted.add(PULL)  # whoever made it waits to hear whether another came first
         pulled = self._pull(engine) if PULL in wanted else 0
         self._heed_signs(wanted, pushed, pulled)
         self._tell(engine, pushed + pulled)
