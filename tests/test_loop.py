@@ -265,6 +265,18 @@ if part.startswith("exit"):
     sys.exit(int(part.split()[1]))
 if part == "hang":
     import time; time.sleep(60)
+if part == "nonsense":
+    words = ["checkpoint", "create", "--file", "-"]
+    made = subprocess.run([sys.executable, "-m", "syncd", *words], input=b"{\\"phase\\": ")
+    sys.exit(made.returncode)
+if part == "damage":
+    import sqlite3
+    words = ["checkpoint", "create", "--completed", "never seen again"]
+    subprocess.run([sys.executable, "-m", "syncd", *words], check=True, stdout=subprocess.DEVNULL)
+    with sqlite3.connect(os.path.join(os.environ["SYNCD_HOME"], "context.db")) as database:
+        database.execute("UPDATE log SET body = x'7b7d' WHERE seq = (SELECT MAX(seq) FROM log "
+                         "WHERE entity = 'checkpoint')")
+    sys.exit(0)
 if part.startswith("commit"):
     identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
     for words in (["add", "."], [*identity, "commit", "-qm", part]):
@@ -283,6 +295,7 @@ class Bench:
     def __init__(self, machine: Machine, folder: Path) -> None:
         self.machine = machine
         self.folder = folder
+        self.said = ""
         (folder / "agent.py").write_text(AGENT)
 
     def loop(self, plan: str, *options: str, words: tuple[str, ...] = ()) -> tuple[int, Any]:
@@ -291,6 +304,7 @@ class Bench:
         done = subprocess.run([*start, *options, "--", *agent], cwd=self.folder, text=True,
                               capture_output=True, timeout=60)  # fmt: skip
         assert done.stdout, done.stderr
+        self.said = done.stderr
         return done.returncode, json.loads(done.stdout)
 
     def runs(self) -> list[dict[str, Any]]:
@@ -339,6 +353,21 @@ def test_an_agent_that_writes_nothing_has_it_written_for_it(place: Bench) -> Non
     assert latest["execution_state"]["error"] == "it went wrong in line 2"
     assert "ended with 7" in latest["recovery"]["resume_instructions"]
     assert latest["metadata"]["reason"] == "failure"
+
+
+def test_a_document_that_is_none_is_refused_and_the_work_before_it_stays(place: Bench) -> None:
+    code, done = place.loop("--completed one;nonsense;--completed two --status complete")
+    assert (code, done["outcomes"]) == (0, ["went_on", "crashed", "complete"])
+    assert "ended with 2" in place.runs()[2]["stdin"]
+    assert "- one" in place.runs()[2]["stdin"]
+
+
+def test_a_checkpoint_that_was_damaged_is_not_what_the_next_run_goes_on_from(place: Bench) -> None:
+    code, done = place.loop("--completed one;damage;--continue --completed two --status complete")
+    assert (code, done["outcomes"]) == (0, ["went_on", "went_on", "complete"])
+    assert "never seen again" not in place.runs()[2]["stdin"]
+    assert place.said.count("is passed over") == 1
+    assert place.latest()["execution_state"]["completed_items"] == ["one", "two"]
 
 
 def test_runs_that_change_nothing_end_it_and_files_count_as_a_change(place: Bench) -> None:

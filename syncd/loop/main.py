@@ -7,6 +7,7 @@ written by the agent or, if it wrote none, by the loop.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
 import time
@@ -26,9 +27,11 @@ from syncd.node import user
 from syncd.offers import Taker
 from syncd.resume import Reader, resumed
 from syncd.service import CheckpointService
+from syncd.store import Skipped
 from syncd.triggers import Circumstances, action
 from syncd.vocabulary import ExecutionPhase, HandoffTrigger
 
+log = logging.getLogger("syncd")
 _TAIL_CHARACTERS = 2_000
 _FILES, _COMMITS = 100, 20
 PROMPT, PROMPT_FILE = "{prompt}", "{prompt_file}"
@@ -80,6 +83,7 @@ class Loop:
         self._began = time.monotonic()
         self._history: list[judge.Iteration] = []
         self._refusals = 0
+        self._passed_over: set[str] = set()
         self._tail = self._phase = ""
 
     def run(self) -> Report:
@@ -191,7 +195,14 @@ class Loop:
     # --- what it left behind ------------------------------------------------------------------
 
     def _newest(self) -> Checkpoint | None:
-        return self._service.get_latest_checkpoint(self._plan.task, skipped=[])
+        """The newest that is intact; of each that is not, the user is told once."""
+        skipped: list[Skipped] = []
+        found = self._service.get_latest_checkpoint(self._plan.task, skipped=skipped)
+        for gone in skipped:
+            if gone.checkpoint_id not in self._passed_over:
+                log.warning("checkpoint %s is passed over: %s", gone.checkpoint_id, gone.problem)
+                self._passed_over.add(gone.checkpoint_id)
+        return found
 
     def _written_for(self, agent: str, session: str, number: int, ran: Ran) -> Checkpoint:
         """The agent wrote nothing: what can be seen of its run from outside."""
