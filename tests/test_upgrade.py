@@ -117,7 +117,7 @@ def restored(cluster: Cluster, folder: Path) -> str:
     """As its administrator brings a dump back; roles that are there already stay as they are."""
     database = cluster.create_database()
     for file, stop in (("roles.sql", 0), ("syncd.sql", 1)):
-        options = ["-X", "-q", "-v", f"ON_ERROR_STOP={stop}", "-f", folder / file]
+        options = ["-X", "-q", "-v", f"ON_ERROR_STOP={stop}", "-f", str(folder / file)]
         done = subprocess.run(
             [cluster.bin / "psql", *options, cluster.superuser_dsn(database)],
             capture_output=True, text=True, check=bool(stop), env=os.environ,
