@@ -19,18 +19,23 @@ from bench.growth import Growth
 from bench.lines import RAW_WRITE, REFERENCES
 from bench.settings import Settings
 from bench.startup import BASELINE, StartUp
+from bench.stores import Others
 from bench.sync import Sync
 from bench.transfer import REFERENCES as REFERENCES_OF_SYNC
 
 LIBRARIES = (
     "syncd",
     "click",
+    "dbos",
     "langchain-core",
     "langgraph-checkpoint",
+    "langgraph-checkpoint-postgres",
     "langgraph-checkpoint-sqlite",
+    "openai-agents",
     "orjson",
     "psycopg",
     "pydantic",
+    "sqlite-sync-core",
 )
 
 
@@ -97,6 +102,7 @@ class Results:
     local: Local | None
     sync: Sync | None
     daemons: Daemons | None
+    others: Others | None = None
     machine: dict[str, Any] = field(default_factory=lambda: machine())
 
     def as_document(self) -> dict[str, Any]:
@@ -107,6 +113,7 @@ class Results:
             **(self.local.as_document() if self.local else {}),
             **({"sync": _sync(self.sync)} if self.sync else {}),
             **({"daemon": _daemons(self.daemons)} if self.daemons else {}),
+            **({"others": _others(self.others)} if self.others else {}),
         }
 
 
@@ -214,4 +221,12 @@ def _daemons(found: Daemons) -> dict[str, Any]:
         "idle": found.idle._asdict(),
         "writes": {name: _milliseconds(figures) for name, figures in found.writes.items()},
         "pushes_beside_connected_devices": [round(speed, 3) for speed in found.connected],
+    }
+
+
+def _others(found: Others) -> dict[str, Any]:
+    return {
+        "payload": found.label,
+        "writes": {name: _milliseconds(figures) for name, figures in found.writes.items()},
+        "reads": {name: _milliseconds(figures) for name, figures in found.reads.items()},
     }

@@ -162,6 +162,7 @@ def _growth(results: Local) -> list[Verdict]:
     return [
         _unless_disturbed(results, growth.control, create),
         Verdict(f"latest {claim}", GROWTH_TIMES, growth.worst("latest"), "x"),
+        Verdict(f"status {claim}", GROWTH_TIMES, growth.worst("status"), "x"),
     ]
 
 

@@ -122,7 +122,7 @@ def results(raw: Figures, control: Figures, prompts: Figures = QUIET) -> Results
         Local([small], grown, StartUp({}, "not here"), prompts, 12.0, FILES),
         None,
         None,
-        {},
+        machine={},
     )
 
 
@@ -176,7 +176,7 @@ SECONDS = {
 
 def synced(waits: Waits, memory: float) -> Results:
     found = Sync("18.0", SIZES, Transfer(100, SECONDS), 1.0, QUIET, waits, memory)
-    return Results(SETTINGS, None, found, None, {})
+    return Results(SETTINGS, None, found, None, machine={})
 
 
 def test_a_speed_is_compared_within_its_round() -> None:
@@ -232,7 +232,7 @@ def watched(
         Daemons(
             WATCHES, arrival, HandOffs(BUSY._replace(p50=handoff_ms), BUSY), idle, writes, connected
         ),
-        {},
+        machine={},
     )
 
 
@@ -267,7 +267,7 @@ def test_a_small_run_of_the_daemon_measures_everything(tmp_path: Path) -> None:
     assert found["idle"]["memory"] > 10
     assert len(found["pushes_beside_connected_devices"]) == 1
     assert "Must hold" in done.stdout
-    assert [path.name for path in out.iterdir()] == ["bench.json"]
+    assert {path.name for path in out.iterdir()} == {"bench.json", "benchmarks.md"}
 
 
 def test_varied_payloads_differ_and_keep_their_shape() -> None:
@@ -289,7 +289,7 @@ def test_a_small_run_of_sync_measures_everything_and_leaves_nothing_else(tmp_pat
         [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in out.iterdir()] == ["bench.json"]
+    assert {path.name for path in out.iterdir()} == {"bench.json", "benchmarks.md"}
     document = json.loads((out / "bench.json").read_text())
     found = document["sync"]
     assert found["postgresql"].startswith("18")
@@ -312,7 +312,11 @@ def test_a_quick_run_leaves_its_results_and_nothing_else(tmp_path: Path) -> None
         [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in out.iterdir()) == ["bench.json", "bench.png"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "bench.json",
+        "benchmarks-local.png",
+        "benchmarks.md",
+    ]
     document = json.loads((out / "bench.json").read_text())
     small = document["comparisons"][0]
     assert small["body_bytes"] == pytest.approx(1536, rel=0.1)
