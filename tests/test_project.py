@@ -56,7 +56,7 @@ LAYERS = (
     ("messages",),
     ("service", "tasks"),
     ("tenure", "mending", "attempts"),
-    ("sources",),
+    ("sources", "drafting"),
     ("offers", "intake", "outlet"),
     ("watching",),
     ("offering",),

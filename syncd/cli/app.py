@@ -57,6 +57,7 @@ _TOP = {
     "status": "status",
     "service": "service",
     "demo": "demo",
+    "mcp": "mcp",
     "cloud": "cloud",
     "admin": "admin",
     "init": "home",
@@ -101,6 +102,7 @@ _SECTIONS = {
     "From agent to agent": ("handoff", "loop"),
     "Agents": ("agents", "heartbeat", "inbox", "message", "invocations"),
     "The daemon": ("run", "start", "stop", "restart", "logs", "service", "demo"),
+    "Agents' hosts": ("mcp",),
     "Set-up": ("init", "config", "completion"),
     "The replica": ("cloud", "admin"),
 }
