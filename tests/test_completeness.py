@@ -329,6 +329,7 @@ NOT_DRIVEN = {
     "whatever command it is given": ("loop",),
     "as import does, until it is stopped": ("watch",),
     "the same functions, as tools": ("mcp",),
+    "settings of other programs": ("setup",),
     "the embedded PostgreSQL": ("cloud try", "cloud up", "cloud down", "cloud status"),
     "the replica's tables, no home": (
         "cloud migrate", "admin org create", "admin org list", "admin member add",

@@ -70,6 +70,7 @@ LAYERS = (
         "daemon",
         "loop",
         "mcp",
+        "setup",
         "hooks",
         "langgraph",
         "ui",

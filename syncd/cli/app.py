@@ -58,6 +58,7 @@ _TOP = {
     "service": "service",
     "demo": "demo",
     "mcp": "mcp",
+    "setup": "setup",
     "cloud": "cloud",
     "admin": "admin",
     "init": "home",
@@ -102,7 +103,7 @@ _SECTIONS = {
     "From agent to agent": ("handoff", "loop"),
     "Agents": ("agents", "heartbeat", "inbox", "message", "invocations"),
     "The daemon": ("run", "start", "stop", "restart", "logs", "service", "demo"),
-    "Agents' hosts": ("mcp",),
+    "Agents' hosts": ("setup", "mcp"),
     "Set-up": ("init", "config", "completion"),
     "The replica": ("cloud", "admin"),
 }
