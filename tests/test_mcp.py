@@ -212,6 +212,24 @@ def test_the_task_is_that_of_the_directory_that_the_client_names(
     run(work)
 
 
+def test_a_model_is_the_session_that_its_host_s_hooks_know(
+    shop: Path, service: CheckpointService
+) -> None:
+    """As long as there is one: of two side by side, it cannot be told which one asks."""
+
+    async def work() -> None:
+        async with connected(shop) as client:
+            service.heartbeat("some-host-1234abcd", "shop@main")
+            service.heartbeat("some-host-99999999", "elsewhere")
+            assert (await told(client, "save", pending=["x"]))["agent_id"] == "some-host-1234abcd"
+            assert (await told(client, "status"))["agent_id"] == "some-host-1234abcd"
+            assert (await told(client, "save", agent="me", pending=["y"]))["agent_id"] == "me"
+            service.heartbeat("some-host-5678abcd", "shop@main")
+            assert (await told(client, "save", pending=["z"]))["agent_id"] == "some-host"
+
+    run(work)
+
+
 # --- a database that is locked, damaged, replaced ----------------------------------------------
 
 

@@ -52,9 +52,20 @@ class Caller(NamedTuple):
             )
         return found
 
-    @property
-    def agent_id(self) -> str:
-        return self.agent or os.environ.get("SYNCD_AGENT") or self.client
+    def agent_id(self, node: Node, task: str) -> str:
+        """Hooks give each session of a host a name of its own. If one of them is at work on the
+        task here, it is the one that asks; of several, it cannot be told which."""
+        if known := self.agent or os.environ.get("SYNCD_AGENT"):
+            return known
+        since = node.store.now_ms() - presence.minutes_ms(node, "crashed")
+        sessions = {
+            sign.agent_id
+            for sign in presence.own_signs(node)
+            if sign.task_id == task
+            and sign.seen_ms > since
+            and sign.agent_id.startswith(f"{self.client}-")
+        }
+        return sessions.pop() if len(sessions) == 1 else self.client
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -131,15 +142,15 @@ class Status(BaseModel):
 def save(desk: Desk, caller: Caller, said: Mapping[str, Any]) -> Saved:
     """The next checkpoint of a task: what the one before says, changed by what is said now."""
     service, task = desk.writing(), caller.task_id
-    values = {**_outside(), **said}
+    agent, values = caller.agent_id(service.node, task), {**_outside(), **said}
     last = drafting.before(service, task)
     warnings = [f"passed over {_gone(one)}" for one in last.skipped]
     if not said:
         warnings.append("it says nothing of the work: name what is completed, pending, decided")
     draft = (
-        drafting.continued(last.checkpoint, {}, values, task, caller.agent_id)
+        drafting.continued(last.checkpoint, {}, values, task, agent)
         if last.checkpoint
-        else drafting.created({}, values, task, caller.agent_id)
+        else drafting.created({}, values, task, agent)
     )
     with _heard(warnings):
         written = service.save(drafting.with_workspace(draft, caller.start), parent=last.parent)
@@ -177,8 +188,8 @@ def _outside() -> dict[str, Any]:
 
 
 def heartbeat(desk: Desk, caller: Caller, *, ended: bool) -> Alive:
-    node, agent, task = desk.writing().node, caller.agent_id, caller.task_id
-    until = ""
+    node, task = desk.writing().node, caller.task_id
+    agent, until = caller.agent_id(node, task), ""
     if ended:
         presence.ended(node, agent, task)
     else:
@@ -194,7 +205,8 @@ def heartbeat(desk: Desk, caller: Caller, *, ended: bool) -> Alive:
 
 
 def offer(desk: Desk, caller: Caller, trigger: str, target: str) -> Handoffs:
-    wish = offering.Wish(HandoffTrigger(trigger), caller.agent, target or None)
+    given = caller.agent or os.environ.get("SYNCD_AGENT", "")  # else who wrote last
+    wish = offering.Wish(HandoffTrigger(trigger), given, target or None)
     made, prompt = offering.request(desk.writing(), caller.task_id, wish)
     return Handoffs(handoffs=[_handoff(made)], prompt=prompt)
 
@@ -206,14 +218,18 @@ def waiting(desk: Desk) -> Handoffs:
 
 def accept(desk: Desk, caller: Caller, handoff_id: str) -> Handoffs:
     node = desk.writing().node
-    taker = offers.Taker(caller.agent_id, os.environ.get("SYNCD_SESSION", ""))
-    taken = offers.accept(node, handoff_id, taker)
-    found = resumed(node, taken.task_id, Reader(caller.start, (), caller.agent_id))
+    agent = caller.agent_id(node, offers.named(node, handoff_id).task_id)
+    taken = offers.accept(
+        node, handoff_id, offers.Taker(agent, os.environ.get("SYNCD_SESSION", ""))
+    )
+    found = resumed(node, taken.task_id, Reader(caller.start, (), agent))
     return Handoffs(handoffs=[_handoff(taken)], prompt=found.prompt)
 
 
 def acknowledge(desk: Desk, caller: Caller, handoff_id: str) -> Handoffs:
-    done = offers.acknowledge(desk.writing().node, handoff_id, caller.agent_id)
+    node = desk.writing().node
+    agent = caller.agent_id(node, offers.named(node, handoff_id).task_id)
+    done = offers.acknowledge(node, handoff_id, agent)
     return Handoffs(handoffs=[_handoff(done)])
 
 
@@ -232,10 +248,10 @@ def _handoff(offer: Offer) -> Handoff:
 
 
 def resume(desk: Desk, caller: Caller, max_chars: int) -> Resumed:
-    task = caller.task_id
-    reader = Reader(caller.start, (), caller.agent_id, [Room(max_chars)])
+    node, task = desk.reading(), caller.task_id
+    reader = Reader(caller.start, (), caller.agent_id(node, task), [Room(max_chars)])
     try:
-        found = resumed(desk.reading(), task, reader)
+        found = resumed(node, task, reader)
     except CheckpointNotFoundError as error:
         raise CheckpointNotFoundError(
             error.message, "Nothing was saved for it yet: begin the work, and call `save`."
@@ -265,15 +281,16 @@ def latest(desk: Desk, task: str) -> dict[str, Any]:
 
 
 def status(desk: Desk, caller: Caller) -> Status:
-    node = desk.reading()
+    node, task = desk.reading(), caller.task or workspace.task_of(caller.start) or ""
     told = gathered(node)
     failed = told["verdict"] == "failed"
+    agent = caller.client if failed else caller.agent_id(node, task)
     return Status(
-        task_id=caller.task or workspace.task_of(caller.start) or "", agent_id=caller.agent_id,
+        task_id=task, agent_id=agent,
         verdict=told["verdict"], safe_to_close=told["safe_to_close"],
         to_send=told["push"]["pending"] or 0, conflicts=told["conflicts"]["open"] or 0,
         attention=[f"{need['what']} {need['remedy']}" for need in told["attention"]],
-        unread=[] if failed else list(_unread(node, caller.agent_id)),
+        unread=[] if failed else list(_unread(node, agent)),
     )  # fmt: skip
 
 
