@@ -140,13 +140,17 @@ def test_a_project_s_hook_does_no_harm_on_any_machine(
     if there:
         write(folder / "syncd", f'#!/bin/sh\necho "$@"\ncat >&2\n{there}\n').chmod(0o755)
     command = Scope(tmp_path, ["syncd"]).hook("claude-code")
-    done = subprocess.run(
-        [shutil.which(shell) or shell, "-c", command], input=b"x" * 200_000, capture_output=True,
-        env={"PATH": str(folder)}, timeout=10,
-    )  # fmt: skip
-    assert done.returncode == 0
-    assert done.stdout == (b"hook claude-code\n" if there else b"")
-    assert len(done.stderr) == (200_000 if there else 0)
+    with (tmp_path / "stderr").open("w+b") as stderr, subprocess.Popen(
+        [shutil.which(shell) or shell, "-c", command], env={"PATH": str(folder)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+    ) as process:  # fmt: skip
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(b"x" * 200_000)  # raises if nobody reads it
+        process.stdin.close()
+        assert process.stdout.read() == (b"hook claude-code\n" if there else b"")
+        assert process.wait(10) == 0
+        assert stderr.seek(0, os.SEEK_END) == (200_000 if there else 0)
 
 
 def test_hosts_are_found_where_they_are_told_to_be(
