@@ -225,6 +225,18 @@ class ConfigError(SyncdError):
     exit_code = 2
 
 
+class ExtraMissingError(SyncdError):
+    """A part of syncd that is installed on demand."""
+
+    code = "extra_missing"
+
+    def __init__(self, extra: str) -> None:
+        super().__init__(
+            f"this needs syncd's extra `{extra}`, which is not installed",
+            f"In the checkout: pip install '.[{extra}]' (pipx: pipx install --force '.[{extra}]').",
+        )
+
+
 class EmbeddedError(SyncdError):
     """The embedded PostgreSQL could not be made, started or stopped."""
 

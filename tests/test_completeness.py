@@ -328,6 +328,8 @@ NOT_DRIVEN = {
     "homes of its own, removed afterwards": ("demo",),
     "whatever command it is given": ("loop",),
     "as import does, until it is stopped": ("watch",),
+    "the same functions, as tools": ("mcp",),
+    "settings of other programs": ("setup",),
     "the embedded PostgreSQL": ("cloud try", "cloud up", "cloud down", "cloud status"),
     "the replica's tables, no home": (
         "cloud migrate", "admin org create", "admin org list", "admin member add",

@@ -56,7 +56,7 @@ LAYERS = (
     ("messages",),
     ("service", "tasks"),
     ("tenure", "mending", "attempts"),
-    ("sources",),
+    ("sources", "drafting"),
     ("offers", "intake", "outlet"),
     ("watching",),
     ("offering",),
@@ -70,6 +70,7 @@ LAYERS = (
         "daemon",
         "loop",
         "mcp",
+        "setup",
         "hooks",
         "langgraph",
         "ui",
@@ -268,7 +269,7 @@ def test_the_wheel_works_in_an_empty_environment_outside_the_checkout(tmp_path: 
         for file in (ROOT / folder).rglob("*"):
             if file.is_file():
                 assert f"syncd/{file.relative_to(ROOT).as_posix()}" in names
-    assert "syncd/py.typed" in names
+    assert {"syncd/py.typed", "syncd/setup/skill.md", "syncd/setup/opencode.js"} <= set(names)
     assert not [name for name in names if name.startswith(("tests/", "bench/"))]
 
     venv = tmp_path / "venv"

@@ -57,6 +57,8 @@ _TOP = {
     "status": "status",
     "service": "service",
     "demo": "demo",
+    "mcp": "mcp",
+    "setup": "setup",
     "cloud": "cloud",
     "admin": "admin",
     "init": "home",
@@ -101,6 +103,7 @@ _SECTIONS = {
     "From agent to agent": ("handoff", "loop"),
     "Agents": ("agents", "heartbeat", "inbox", "message", "invocations"),
     "The daemon": ("run", "start", "stop", "restart", "logs", "service", "demo"),
+    "Agents' hosts": ("setup", "mcp"),
     "Set-up": ("init", "config", "completion"),
     "The replica": ("cloud", "admin"),
 }

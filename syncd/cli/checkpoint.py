@@ -65,6 +65,8 @@ def create(
     repository, branch, HEAD and the content of the files it names; without --task it belongs to
     the task of that repository and branch.
     """
+    from syncd import drafting
+
     limit = app.node.settings["limits.body_bytes"]
     if task is not None and not task.strip():
         raise UsageError("--task is empty", "Name a task, or leave --task out in a repository.")
@@ -76,39 +78,18 @@ def create(
         if before
         else created(options, name, agent, limit)
     )
-    _emit_written(app, app.service.save(_with_workspace(draft), parent=parent))
+    draft = drafting.with_workspace(draft, Path.cwd())
+    _emit_written(app, app.service.save(draft, parent=parent))
     if not options["file"] and not says_something(options):
         warn("it says nothing of the work: add --completed, --pending, --decision, --focus, …")
 
 
 def _before(app: App, task: str, parent: str | None) -> tuple[Checkpoint | None, str | None]:
-    """The checkpoint that a new one will follow; none for the first of a task. Past one that cannot
-    be used, as a resume or a recovery goes."""
-    from syncd.fallback import usable
+    from syncd import drafting
 
-    if parent:
-        return app.service.get_checkpoint(parent), parent
-    record, skipped, _ = usable(app.node.store, task)
-    if record is None:
-        return app.service.get_latest_checkpoint(task), None  # raises, if there is one
-    app.say_skipped(skipped)
-    return app.service.get_checkpoint(record.row.id), record.row.id if skipped else None
-
-
-def _with_workspace(draft: Checkpoint) -> Checkpoint:
-    if draft.workspace is not None:
-        return draft
-    found = _captured(draft)
-    return draft.amended(workspace=found) if found else draft
-
-
-def _captured(draft: Checkpoint) -> Workspace | None:
-    """The repository here, with the files that a checkpoint names."""
-    from syncd import workspace
-    from syncd.items import Workspace
-
-    found = workspace.capture(Path.cwd(), draft.named_files())
-    return Workspace.from_dict(found) if found else None
+    found = drafting.before(app.service, task, parent)
+    app.say_skipped(found.skipped)
+    return found.checkpoint, found.parent
 
 
 @checkpoint.command()
@@ -146,7 +127,9 @@ def update(
 def _workspace_now(draft: Checkpoint) -> Workspace | None:
     """What is written now is about the code as it is now, if this is still the same repository.
     Asked before the transaction: nobody should wait for git."""
-    found, before = _captured(draft), draft.workspace
+    from syncd.drafting import captured
+
+    found, before = captured(draft, Path.cwd()), draft.workspace
     elsewhere = found and before and found.repository != before.repository
     return None if elsewhere else found
 

@@ -144,50 +144,23 @@ def says_something(options: dict[str, Any]) -> bool:
 
 def created(options: dict[str, Any], task: str, agent: str | None, limit: int) -> Checkpoint:
     """A new checkpoint from --file and the options; options win, lists are added to."""
-    from syncd.checkpoint import Checkpoint
+    from syncd import drafting
 
-    base = Checkpoint.from_dict(_read(options["file"], limit))
-    document = base.body()
-    if "checkpoint_id" not in base.metadata.model_fields_set:
-        del document["metadata"]["checkpoint_id"]
-    for path, value in given(options).items():
-        _put(document, path, value)
-    document["metadata"]["task_id"] = task or base.metadata.task_id
-    document["metadata"]["agent_id"] = agent or base.metadata.agent_id
-    if not document["metadata"]["agent_id"]:
+    document = _read(options["file"], limit)
+    draft = drafting.created(document, given(options), task, agent or "")
+    if not draft.metadata.agent_id:
         raise UsageError("no agent is named", "Add --agent NAME, or set SYNCD_AGENT.")
-    return Checkpoint.from_dict(document)
-
-
-# Of a checkpoint's metadata, what is as true of the next one.
-_CARRIED = ("agent_id", "agent_type", "iteration", "mission", "feature",
-            "previous_agents")  # fmt: skip
+    return draft
 
 
 def continued(
     options: dict[str, Any], before: Checkpoint, task: str, agent: str | None, limit: int
 ) -> Checkpoint:
     """A new checkpoint that begins with what the one before it says, changed as by an update."""
-    from syncd.checkpoint import Checkpoint
+    from syncd import drafting
 
-    body = before.body()
-    metadata = {name: body["metadata"][name] for name in _CARRIED if name in body["metadata"]}
-    metadata["task_id"] = task
-    state = {**body["execution_state"], "status": "in_progress"}
-    for name in ("error", "raw"):
-        state.pop(name, None)
-    if state["phase"] in ("handoff", "complete"):
-        state["phase"] = "implementing"  # whoever goes on has taken over
-    start = {"metadata": metadata, "execution_state": state,
-             "context_summary": body["context_summary"]}  # fmt: skip
-    document = changed(options, Checkpoint.from_dict(start), limit).body()
-    del document["metadata"]["checkpoint_id"], document["metadata"]["timestamp"]
-    last = before.metadata.agent_id
-    if agent and agent != last:
-        document["metadata"]["agent_id"] = agent
-        earlier = document["metadata"].get("previous_agents", [])
-        document["metadata"]["previous_agents"] = [*dict.fromkeys((*earlier, last))]
-    return Checkpoint.from_dict(document)
+    patch = _read(options["file"], limit)
+    return drafting.continued(before, patch, given(options), task, agent or "")
 
 
 def task_in(file: str | None, limit: int) -> str:
@@ -199,28 +172,9 @@ def task_in(file: str | None, limit: int) -> str:
 
 def changed(options: dict[str, Any], current: Checkpoint, limit: int) -> Checkpoint:
     """`current` with the changes: a merge patch from --file, then the options."""
-    from syncd.checkpoint import Checkpoint
-    from syncd.patch import patched
+    from syncd import drafting
 
-    document = patched(current, _read(options["file"], limit)).body()
-    used = given(options)
-    done = used.pop("execution_state.completed_items", ())
-    for path, value in used.items():
-        _put(document, path, value)
-    checkpoint = Checkpoint.from_dict(document)
-    state = checkpoint.execution_state
-    for item in done:
-        state = state.complete(item)
-    return checkpoint.amended(execution_state=state)
-
-
-def _put(document: dict[str, Any], path: str, value: Any) -> None:
-    *sections, name = path.split(".")
-    for section in sections:
-        document = document[section]
-    if isinstance(value, tuple):
-        value = [*document.get(name, ()), *value]
-    document[name] = value
+    return drafting.changed(current, _read(options["file"], limit), given(options))
 
 
 _cache: dict[str, Any] = {}

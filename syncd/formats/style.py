@@ -35,14 +35,20 @@ class Style(NamedTuple):
     def member(self, name: str, value: Any, indent: str) -> str:
         return json.dumps(name) + self.colon + self.written(value, indent)
 
+    def item(self, name: str | int, value: Any, indent: str) -> str:
+        """A member of an object, or by its number an element of a list."""
+        if isinstance(name, str):
+            return self.member(name, value, indent)
+        return self.written(value, indent)
+
 
 def with_member(text: str, holder: Node, name: str, value: Any) -> str:
     """The text with one member of an object set to `value`; one that is new comes last."""
     members = list(children(text, holder))
     old = next((member for member in members if member.name == name), None)
-    style = _style(text, [node for node in (old, holder, root(text)) if node])
+    style = style_of(text, [node for node in (old, holder, root(text)) if node])
     if old:
-        new = style.written(value, _indent(text, old.key[0]))
+        new = style.written(value, indent_at(text, old.key[0]))
         return text[: old.start] + new + text[old.end :]
     if members:
         return _appended(text, members, name, value, style)
@@ -50,15 +56,15 @@ def with_member(text: str, holder: Node, name: str, value: Any) -> str:
 
 
 def _appended(text: str, members: list[Node], name: str, value: Any, style: Style) -> str:
-    indent, end = _indent(text, members[0].key[0]), members[-1].end
-    lines = _begins_line(text, members[0].key[0])
+    indent, end = indent_at(text, members[0].key[0]), members[-1].end
+    lines = begins_line(text, members[0].key[0])
     gap = f",{style.newline}{indent}" if lines else style.comma
     return text[:end] + gap + style.member(name, value, indent) + text[end:]
 
 
 def _filled(text: str, holder: Node, name: str, value: Any, style: Style) -> str:
     """An object that was empty."""
-    outer = _indent(text, holder.start)
+    outer = indent_at(text, holder.start)
     indent = outer + (style.unit or "")
     before, after = style.newline + indent, style.newline + outer
     if style.unit is None:
@@ -67,7 +73,7 @@ def _filled(text: str, holder: Node, name: str, value: Any, style: Style) -> str
     return text[: holder.start] + content + text[holder.end :]
 
 
-def _style(text: str, models: list[Node]) -> Style:
+def style_of(text: str, models: list[Node]) -> Style:
     """As in the first of these objects that has members."""
     newline = "\r\n" if "\r\n" in text else "\n"
     escaped = text.isascii() and bool(_LETTER.search(text))
@@ -79,9 +85,9 @@ def _style(text: str, models: list[Node]) -> Style:
 
 
 def _unit(text: str, model: Node, first: Node) -> str | None:
-    if not _begins_line(text, first.key[0]):
+    if not begins_line(text, first.key[0]):
         return None
-    outer, inner = _indent(text, model.start), _indent(text, first.key[0])
+    outer, inner = indent_at(text, model.start), indent_at(text, first.key[0])
     return inner.removeprefix(outer) if inner.startswith(outer) else "  "
 
 
@@ -94,12 +100,12 @@ def _separators(text: str, members: list[Node]) -> tuple[str, str]:
     return colon, (", " if colon.endswith(" ") else ",") if "\n" in comma else comma
 
 
-def _begins_line(text: str, at: int) -> bool:
+def begins_line(text: str, at: int) -> bool:
     line = text[text.rfind("\n", 0, at) + 1 : at]
     return "\n" in text[:at] and not line.strip(" \t")
 
 
-def _indent(text: str, at: int) -> str:
+def indent_at(text: str, at: int) -> str:
     """What the line begins with in which `at` lies."""
     match = _INDENT.match(text, text.rfind("\n", 0, at) + 1)
     return match[0] if match else ""

@@ -55,8 +55,8 @@ class Resumption(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """Who goes on, and where: the directory, how syncd was called there, the agent (else the one
-    before), and how much its host takes in."""
+    """Who goes on, and where: the directory, how syncd is called there (empty: by its tools), the
+    agent (else the one before), and how much its host takes in."""
 
     start: Path
     program: Sequence[str]
@@ -93,7 +93,9 @@ def _before(document: dict[str, Any]) -> str:
 
 
 def _command(node: Node, document: dict[str, Any], task_id: str, reader: Reader) -> tuple[str, ...]:
-    """How this reader writes its own checkpoint."""
+    """How this reader writes its own checkpoint; nothing if it has tools for that."""
+    if not reader.program:
+        return ()
     home = () if node.home == default_home() else ("--home", str(node.home))
     session = ("--session", reader.session) if reader.session else ()
     return (

@@ -211,7 +211,17 @@ def _how(facts: Facts) -> tuple[str, ...]:
         "blocked, before risky work (database writes, git), on turning to other work, at the end. "
         "Say what changed, in the words above:",
         "",
-        f"    {' '.join(map(_word, facts.command))}",
+        *(_commanded(facts.command) if facts.command else _CALLED),
+    )
+
+
+# For an agent that has tools of syncd's, and perhaps no shell.
+_CALLED = ("    save(completed=[WHAT IS DONE], pending=[WHAT IS NEW], decisions=[WHAT, AND WHY])",)
+
+
+def _commanded(command: Sequence[str]) -> tuple[str, ...]:
+    return (
+        f"    {' '.join(map(_word, command))}",
         "",
         "Also: --phase, --blocked, --focus, --modified FILE, --tokens N, --context PERCENT",
     )
