@@ -9,14 +9,14 @@ from typing import Any
 _LOOKED_AT, _TAIL = 10_000, 20_000
 # What cannot easily be undone: history and branches of git, and what is in a database.
 _RISKY = re.compile(
-    r"""\bgit\b[^|;&\n]*?\s(?:am|apply|bisect|branch|checkout|cherry-pick|clean|commit|filter-\w+
+    r"""\bgit\b[^|;&\n]{0,200}?\s(?:am|apply|bisect|branch|checkout|cherry-pick|clean|commit|filter-\w+
         |gc|merge|mv|pull|push|rebase|reset|restore|revert|rm|stash|submodule|switch|tag
         |update-ref|worktree)\b
     |\bgh\s+(?:pr\s+merge|release|repo\s+delete)\b
     |\b(?:psql|pg_restore|createdb|dropdb|mysql|mysqladmin|mariadb|sqlite3|sqlite-utils|duckdb
         |mongosh?|mongorestore|redis-cli|cqlsh|sqlcmd|clickhouse-client|alembic|flyway|liquibase
         |dbmate|goose|diesel|knex|prisma|drizzle-kit|sequelize|typeorm)\b
-    |\b(?:rails|rake|mix|artisan)\b[^|;&\n]*?\b(?:db|ecto|migrate)\b
+    |\b(?:rails|rake|mix|artisan)\b[^|;&\n]{0,200}?\b(?:db|ecto|migrate)\b
     |\bmanage\.py\s+(?:flush|loaddata|migrate|sqlflush)\b""",
     re.VERBOSE,
 )  # fmt: skip
@@ -25,7 +25,7 @@ _RUNS = re.compile(
         |cypress\s+run|rspec|minitest|phpunit|pest|ctest|bats|behave|nextest
         |(?:npm|pnpm|yarn|bun|deno)\s+(?:run\s+|-\S+\s+)*test\S*|npm\s+t
         |(?:cargo|go|dotnet|swift|mix|flutter|dart|zig\s+build|rails|composer|lein|stack|cabal)\s+test
-        |(?:mvn|mvnw|gradle|gradlew|sbt|bazel|ant|just|task|make|rake)\b[^|;&\n]*?\b(?:test\w*|check|verify|spec)
+        |(?:mvn|mvnw|gradle|gradlew|sbt|bazel|ant|just|task|make|rake)\b[^|;&\n]{0,200}?\b(?:test\w*|check|verify|spec)
         |manage\.py\s+test)\b""",
     re.VERBOSE,
 )  # fmt: skip
@@ -106,7 +106,8 @@ def _words(output: str) -> dict[str, int]:
     for pattern in _COUNTS[1:]:
         last = {match["what"].rstrip("s"): int(match["n"]) for match in pattern.finditer(output)}
         if "passing" in last or "failing" in last:
-            return {_NAMES[what]: min(n, 10**9) for what, n in last.items()}
+            counts = {_NAMES[what]: min(n, 10**9) for what, n in last.items()}
+            return {"passed": 0, "failed": 0, "skipped": 0, **counts}
         if "example" in last:
             bad, skipped = last.get("failure", 0), last.get("pending", 0)
             return {"passed": max(last["example"] - bad - skipped, 0), "failed": bad,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,7 +71,7 @@ def run(call: Call) -> int:
             statusline.noted(call.home, call.host, given)
         else:
             os.umask(0o077)
-            _answer(_handled(call, given))
+            _answer(handled(call, given))
     except BaseException as error:  # noqa: BLE001 (nothing may reach the host)
         _told(call, given, error)
     if not call.status_line:
@@ -85,8 +85,8 @@ def _given() -> bytes:
     """The event. Nobody types one."""
     if sys.stdin is None or sys.stdin.isatty():
         return b""
-    _give_up_after(_OFTEN_SECONDS)
-    data = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    with _within(_OFTEN_SECONDS):
+        data = sys.stdin.buffer.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise ValueError(f"an event of more than {_MOST_BYTES:,} bytes was not read")
     return data
@@ -96,16 +96,19 @@ class _TooSlowError(Exception):
     pass
 
 
-def _give_up_after(seconds: int) -> None:
+@contextmanager
+def _within(seconds: int) -> Iterator[None]:
     import signal
 
     def stop(*_: object) -> None:
-        raise _TooSlowError(
-            f"not done within {seconds} s: given up, so that the host need not wait"
-        )
+        raise _TooSlowError(f"not done within {seconds} s, and the host need not wait longer")
 
     signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 def _answer(document: Mapping[str, Any] | None) -> None:
@@ -116,18 +119,13 @@ def _answer(document: Mapping[str, Any] | None) -> None:
         sys.stdout.flush()
 
 
-def _handled(call: Call, given: bytes) -> Mapping[str, Any] | None:
+def handled(call: Call, given: bytes) -> Mapping[str, Any] | None:
+    """What to answer, if anything."""
     event = events.read(call.host, _document(given))
     if event is None or (event.kind == events.BEFORE and not event.said):
         return None
-    _give_up_after(_SECONDS.get(event.kind, _OFTEN_SECONDS))
-    from syncd.hooks import place as places
-
-    hook = Hook(call.home)
-    place = places.of(call.home, call.host, event, hook.seal())
-    if place is None:
-        return None
-    words = hook.at(place)
+    with _within(_SECONDS.get(event.kind, _OFTEN_SECONDS)), closing(Hook(call.home)) as hook:
+        words = hook.takes(call.host, event)
     return _said(call.host, event, words) if words else None
 
 
@@ -215,11 +213,21 @@ class Hook:
 
         return Seal(sealed, opened)
 
-    def at(self, place: Place) -> str:
+    def close(self) -> None:
+        if self._node is not None:
+            self._node.close()
+
+    def takes(self, host: str, event: Event) -> str:
         """Record it, do what is due, and say what the agent should know."""
+        from syncd.hooks import place as places
+
+        place = places.of(self._home, host, event, self.seal())
+        if place is None or not (place.task or place.journal.exists()):
+            return ""  # to be left alone; or no repository, and no task that it could belong to
+        return self._at(place)
+
+    def _at(self, place: Place) -> str:
         kind = place.event.kind
-        if not place.task and not place.journal.exists():
-            return ""  # no repository, and no task named: there is nothing to record it under
         if kind == events.START:
             return self._start(place)
         self._note(place)

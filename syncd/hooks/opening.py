@@ -80,9 +80,10 @@ def left_behind(node: Node, place: Place, seal: Seal | None) -> None:
     for journal in journals.everything(place.home, seal)[: 20 * _LEFT_BEHIND]:
         if journal.file == place.journal.file:
             continue
-        if journals.old(journal) or _unsaved(journal, place.task):
+        old = journals.old(journal)
+        if old or _unsaved(journal, place.task):
             _save(node, journal)
-        if journals.old(journal):
+        if old:
             journal.remove()
 
 

@@ -105,10 +105,11 @@ def composed(
     """Pure. `before` is the body of the task's newest checkpoint, or nothing."""
     context = {**before.get("context_summary", {})}
     kept = context.get("state", {})
-    context["state"] = {**kept, "session": _session(session, usage)}
+    listed = _listed(kept)
+    context["state"] = {**kept, "session": _session(session, usage, listed)}
     document = {
         "metadata": _metadata(session, moment, before.get("metadata", {})),
-        "execution_state": _state(session, moment, before.get("execution_state", {}), kept),
+        "execution_state": _state(session, moment, before.get("execution_state", {}), listed),
         "context_summary": context,
         "metrics": _metrics(session, usage, seen, before),
         "recovery": {"resume_instructions": _last_words(session)},
@@ -118,11 +119,18 @@ def composed(
     return {**document, "workspace": dict(seen)} if seen else document
 
 
-def _session(session: Session, usage: Usage) -> dict[str, Any]:
+def _listed(kept: Mapping[str, Any]) -> list[str]:
+    """What was open on the list of the session before."""
+    earlier = kept.get("session")
+    found = earlier.get("todos") if isinstance(earlier, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _session(session: Session, usage: Usage, listed: list[str]) -> dict[str, Any]:
     return {
         "host": session.head.get("host", ""),
         "requests": session.requests[-5:],
-        "todos": session.open_todos,
+        "todos": session.open_todos if session.todos else listed,
         "tokens": usage.tokens,
         "subagents": session.subagents,
     }
@@ -149,16 +157,16 @@ def _whole(text: str) -> int:
 
 
 def _state(
-    session: Session, moment: Moment, before: Mapping[str, Any], kept: Mapping[str, Any]
+    session: Session, moment: Moment, before: Mapping[str, Any], listed: list[str]
 ) -> dict[str, Any]:
     state = {name: value for name, value in before.items() if name not in ("error", "raw")}
     phase = state.get("phase", "implementing" if session.files else "planning")
-    done, open_ones = session.with_status(*DONE), session.open_todos
+    done = session.with_status(*DONE)
     state |= {
         "status": moment.status,
         "phase": "implementing" if phase in ("handoff", "complete") else phase,
         "completed_items": _joined(before.get("completed_items", []), done)[-_COMPLETED:],
-        "pending_items": _pending(session, before, kept, {*done, *open_ones})[:_PENDING],
+        "pending_items": _pending(session, before, listed)[:_PENDING],
     }
     if session.todos:
         state["current_focus"] = next(iter(session.with_status(*DOING)), "")
@@ -166,18 +174,11 @@ def _state(
     return state
 
 
-def _pending(
-    session: Session, before: Mapping[str, Any], kept: Mapping[str, Any], known: set[str]
-) -> list[Any]:
-    """This session's list first. It takes the place of the one that a session before it had: what
+def _pending(session: Session, before: Mapping[str, Any], listed: list[str]) -> list[Any]:
+    """This session's list first. It takes the place of the one that the session before it had: what
     was open there was told at the start. What agents wrote in checkpoints of their own stays."""
-    earlier = kept.get("session", {}) if isinstance(kept, dict) else {}
-    listed = earlier.get("todos", []) if isinstance(earlier, dict) and session.todos else []
-    left = [
-        item
-        for item in before.get("pending_items", [])
-        if _words(item) not in known and _words(item) not in listed
-    ]
+    known = {words for words, _ in session.todos} | {*(listed if session.todos else ())}
+    left = [item for item in before.get("pending_items", []) if _words(item) not in known]
     return [*session.open_todos, *left]
 
 
