@@ -235,6 +235,7 @@ def test_every_documented_event_is_taken_in(host: Host, name: str, file: Path) -
     # As it is, with a field that nobody knows, and with each of its fields missing or wrong.
     host.send({**document, "added_next_year": {"deep": [1, None]}})
     for field in document:
+        wrong: Any
         for wrong in (None, 7, [], {}, "\ud800", [{"text": 1}], True):
             host.send({**document, field: wrong})
         host.send({key: value for key, value in document.items() if key != field})
@@ -745,11 +746,11 @@ def test_where_bodies_are_sealed_the_journal_is_too(
 
 def ran(
     home: Path, given: bytes, *words: str, **environment: str
-) -> subprocess.CompletedProcess[str]:
+) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [SYNCD, "hook", *(words or (CLAUDE_CODE,))], input=given, capture_output=True, timeout=30,
         env={**os.environ, "SYNCD_HOME": str(home), **environment}, cwd="/", check=False,
-    )  # type: ignore[call-overload,no-any-return]  # fmt: skip
+    )  # fmt: skip
 
 
 MALFORMED = {
@@ -940,7 +941,7 @@ def test_fifty_hooks_at_once_while_the_log_is_written_lose_nothing(host: Host, h
                 db.execute("COMMIT")
                 time.sleep(0.02)
 
-    def one(number: int) -> subprocess.CompletedProcess[str]:
+    def one(number: int) -> subprocess.CompletedProcess[bytes]:
         document = host.fixture("PreCompact" if number % 10 == 9 else "PostToolUse")
         document["tool_input"] = {"file_path": str(host.repo / f"file{number}.py")}
         return ran(home, json.dumps(document).encode())
