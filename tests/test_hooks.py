@@ -26,6 +26,7 @@ from counts import ENCRYPTION, full
 from resuming import commit, git, part
 
 from syncd import CheckpointService, mishaps, presence
+from syncd.daemon import housekeeping
 from syncd.hooks import commands, events, journal, main, statusline, transcript
 from syncd.hooks.events import CLAUDE_CODE, CODEX, HOSTS, OPENCODE
 from syncd.hooks.main import Call
@@ -294,6 +295,50 @@ def test_what_an_agent_wrote_itself_stays(host: Host) -> None:
     assert found["execution_state"]["completed_items"] == ["Asked legal", "Model partial refunds"]
 
 
+@pytest.mark.parametrize("status", ["complete", "blocked", "escalated", "failed"])
+def test_what_an_agent_says_of_its_task_is_not_taken_back(host: Host, status: str) -> None:
+    copy_transcripts(host)
+    host.events("UserPromptSubmit", "PostToolUse")
+    time.sleep(0.002)
+    with closing(CheckpointService(home=host.home)) as service:
+        service.create_checkpoint(TASK, "ann", {"status": status, "phase": "reviewing"})
+    host.event("Stop")
+    found = latest(host.home)
+    assert found["metadata"]["agent_id"] != "ann"
+    assert found["metrics"]["tokens_consumed"] > 0
+    assert found["execution_state"]["status"] == status
+    assert found["execution_state"]["phase"] == "reviewing"
+    host.events("UserPromptSubmit", "PostToolUse.Bash", "Stop")
+    assert latest(host.home)["execution_state"]["status"] == "waiting", "it was asked to go on"
+
+
+def test_work_that_was_handed_over_stays_so(host: Host) -> None:
+    host.events("UserPromptSubmit", "PostToolUse")
+    with closing(CheckpointService(home=host.home)) as service:
+        service.create_checkpoint(TASK, "ann", {"phase": "handoff"})
+    host.events("Stop", "SessionEnd")
+    assert latest(host.home)["metadata"]["agent_id"] == "ann"
+
+
+def test_the_request_that_counts_is_the_one_that_says_what_to_do(host: Host, repo: Path) -> None:
+    host.events("UserPromptSubmit", "Stop")
+    host.event("UserPromptSubmit", prompt="<task-notification>done</task-notification>")
+    following = Host(repo, host.home, "following")
+    following.event("UserPromptSubmit", prompt="go on")
+    following.event("Stop")
+    found = latest(host.home)
+    assert found["metadata"]["mission"].startswith("Add partial refunds")
+    assert found["recovery"]["resume_instructions"] == "The user's last request: go on"
+
+
+def test_the_list_of_a_sub_agent_is_not_that_of_the_session(host: Host) -> None:
+    host.events("UserPromptSubmit", "PostToolUse.TodoWrite")
+    own = {"todos": [{"content": "Read ledger.py", "status": "pending"}]}
+    host.event("PostToolUse", tool_name="TodoWrite", tool_input=own, agent_id="a1b2c3d")
+    host.event("Stop")
+    assert latest(host.home)["execution_state"]["current_focus"] == "Test rounding"
+
+
 def test_a_new_list_takes_the_place_of_the_one_of_a_session_before(host: Host, repo: Path) -> None:
     host.events("UserPromptSubmit", "PostToolUse.TodoWrite", "SessionEnd")
     following = Host(repo, host.home, "following")
@@ -373,6 +418,19 @@ def test_journals_that_nobody_ends_go_after_a_week(host: Host, repo: Path) -> No
     Host(repo, host.home, "following").event("SessionStart")
     assert not host.journal.exists()
     assert latest(host.home)["metrics"]["files_modified"] == ["src/billing/refunds.py"]
+
+
+def test_the_daemon_saves_what_a_session_left_that_died(host: Host, node: Node) -> None:
+    host.events("SessionStart", "UserPromptSubmit", "PostToolUse.TodoWrite", "PostToolUse")
+    assert housekeeping.sessions(node) == {}, "it may be at work"
+    hour_ago = time.time() - 3_600
+    os.utime(host.journal.file, (hour_ago, hour_ago))
+    assert housekeeping.sessions(node) == {"checkpoints": 1}
+    os.utime(host.journal.file, (hour_ago, hour_ago))
+    assert housekeeping.sessions(node) == {}
+    assert latest(host.home)["execution_state"]["current_focus"] == "Test rounding"
+    host.events("PostToolUse.Bash", "Stop")
+    assert count(host.home) == 2, "it was alive after all"
 
 
 # --- the start ------------------------------------------------------------------------------------

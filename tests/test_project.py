@@ -63,6 +63,7 @@ LAYERS = (
     ("liveness",),
     ("status", "demo", "resume"),
     ("recovery",),
+    ("hooks",),
     (
         "diagnosis",
         "conflicts",
@@ -70,7 +71,6 @@ LAYERS = (
         "daemon",
         "loop",
         "mcp",
-        "hooks",
         "langgraph",
         "ui",
     ),

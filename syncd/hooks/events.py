@@ -60,7 +60,7 @@ def read(host: str, document: Any) -> Event | None:
 
 def _said(kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
     if kind == ASKED:
-        return {"ask": text(document.get("prompt"), REQUEST)}
+        return {"ask": asked(document.get("prompt"))}
     if kind == BEFORE:
         return {"risk": risk(mapping(document.get("tool_input")))}
     if kind in (AFTER, FAILED):
@@ -70,6 +70,12 @@ def _said(kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
     if document.get("hook_event_name") == "StopFailure":
         return {"refused": text(document.get("error"), 80)}
     return {}
+
+
+def asked(prompt: Any) -> str:
+    """What a person wrote: hosts also say by this way that something in the background is done."""
+    words = text(prompt, REQUEST)
+    return "" if words.startswith("<task-notification") else words
 
 
 def risk(given: Mapping[str, Any]) -> str:
@@ -96,7 +102,9 @@ def used(document: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
         if document.get("is_interrupt") is not True:  # the user's own doing
             said["error"] = text(document.get("error"), ERROR) or f"{tool} failed"
         return said
-    return {**said, "files": [*_files(tool, given)][:_FILES], **_todos(tool, given, answer)}
+    # A sub-agent has a list of its own, which is not that of the session.
+    listed = {} if said["agent"] else _todos(tool, given, answer)
+    return {**said, "files": [*_files(tool, given)][:_FILES], **listed}
 
 
 def tested(given: Mapping[str, Any], answer: Any, *, failed: bool) -> dict[str, Any]:

@@ -13,9 +13,12 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from syncd.node import Node
 
 KEPT_SECONDS = 7 * 24 * 60 * 60
 _LOCK_SECONDS = 0.4
@@ -27,6 +30,16 @@ class Seal(NamedTuple):
 
     sealed: Callable[[str, bytes], bytes]
     opened: Callable[[str, bytes], bytes]
+
+
+def seal_of(node: Node) -> Seal | None:
+    """As the home keeps the bodies of its checkpoints."""
+    if node.settings["encryption"] == "none":
+        return None
+    return Seal(
+        lambda name, plain: node.vault.kept(name, "", plain),
+        lambda name, body: node.vault.plain(name, "", "", body),
+    )
 
 
 def folder_of(home: Path) -> Path:
@@ -101,6 +114,13 @@ class Journal:
         finally:
             os.close(opened)
 
+    def touched(self) -> float:
+        """When something was last said in it; of one that is gone, now."""
+        try:
+            return self.file.stat().st_mtime
+        except FileNotFoundError:
+            return time.time()
+
     def exists(self) -> bool:
         return self.file.exists()
 
@@ -166,15 +186,5 @@ def _put(file: Path, document: dict[str, Any]) -> None:
 
 def everything(home: Path, seal: Seal | None = None) -> list[Journal]:
     """The newest first."""
-    dated = []
-    for file in folder_of(home).glob("*.jsonl"):
-        with suppress(FileNotFoundError):
-            dated.append((file.stat().st_mtime, file))
-    return [Journal(file, seal) for _, file in sorted(dated, reverse=True)]
-
-
-def old(journal: Journal) -> bool:
-    try:
-        return time.time() - journal.file.stat().st_mtime > KEPT_SECONDS
-    except FileNotFoundError:
-        return False
+    found = [Journal(file, seal) for file in folder_of(home).glob("*.jsonl")]
+    return sorted(found, key=Journal.touched, reverse=True)

@@ -202,16 +202,10 @@ class Hook:
 
     def seal(self) -> Seal | None:
         if self._settings["encryption"] == "none":
-            return None
-        from syncd.hooks.journal import Seal
+            return None  # without a node, which takes time to load
+        from syncd.hooks.journal import seal_of
 
-        def sealed(name: str, plain: bytes) -> bytes:
-            return self.node().vault.kept(name, "", plain)
-
-        def opened(name: str, body: bytes) -> bytes:
-            return self.node().vault.plain(name, "", "", body)
-
-        return Seal(sealed, opened)
+        return seal_of(self.node())
 
     def close(self) -> None:
         if self._node is not None:
@@ -275,14 +269,16 @@ class Hook:
     # --- the start and the end ------------------------------------------------------------------
 
     def _start(self, place: Place) -> str:
-        from syncd.hooks import opening, transcript
+        from syncd.errors import StoreBusyError
+        from syncd.hooks import leftovers, opening, transcript
 
         known: dict[str, Any] = {"source": place.event.source}
         if not place.journal.exists() and place.event.source == "resume":
             # What was used before is in the checkpoints of then.
             known["baseline"] = transcript.whole(place.event.transcript).total
         self._note(place, **known)
-        opening.left_behind(self.node(), place, self.seal())
+        with suppress(StoreBusyError):  # a session later will do
+            leftovers.of_task(self.node(), place.task, place.journal, self.seal())
         words = opening.told(self.node(), place) if place.task else ""
         self._alive(place)
         return words

@@ -8,18 +8,14 @@ from pathlib import Path
 
 from syncd import agents, presence, tenure
 from syncd.agents import ACTIVE, WARNING
-from syncd.hooks import journal as journals
 from syncd.hooks.events import CODEX as CODEX_HOST
-from syncd.hooks.journal import Journal, Seal
 from syncd.hooks.place import Place
-from syncd.hooks.session import folded, unsaved
 from syncd.node import Node
 from syncd.resume import Reader, resumed
 from syncd.resume.fit import CLAUDE_CODE, CODEX, Room
 from syncd.resume.text import text
 from syncd.running import program
 
-_LEFT_BEHIND = 5
 _OWN = "Recorded by syncd, for this repository and branch. What the user asks comes first."
 
 
@@ -69,35 +65,3 @@ def _others(node: Node, place: Place) -> Iterator[str]:
             minutes = max(node.store.now_ms() - sign.seen_ms, 0) // presence.MINUTE_MS
             heard = f"{minutes} min ago" if minutes else "a moment ago"
             yield f"{text(sign.agent_id, 80)}{where} works on it, heard of {heard}"
-
-
-# --- sessions that ended without a word -----------------------------------------------------------
-
-
-def left_behind(node: Node, place: Place, seal: Seal | None) -> None:
-    """Journals of other sessions at this task whose end was never told go into checkpoints, and
-    those that are old go away."""
-    for journal in journals.everything(place.home, seal)[: 20 * _LEFT_BEHIND]:
-        if journal.file == place.journal.file:
-            continue
-        old = journals.old(journal)
-        if old or _unsaved(journal, place.task):
-            _save(node, journal)
-        if old:
-            journal.remove()
-
-
-def _unsaved(journal: Journal, task: str) -> bool:
-    lines = journal.lines()
-    return unsaved(lines) and folded(lines).task == task
-
-
-def _save(node: Node, journal: Journal) -> None:
-    from syncd import workspace
-    from syncd.hooks.record import Moment, save
-
-    session = folded(journal.lines())
-    folder = Path(session.head.get("folder", "") or "/nowhere")
-    # Where another branch is checked out by now, what lies there is not what the session left.
-    there = folder.is_dir() and workspace.task_of(folder) == session.task
-    save(node, journal, Moment(session.task, folder if there else None, "in_progress", "periodic"))

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +22,12 @@ from syncd.hooks.transcript import Usage
 from syncd.node import Node
 from syncd.service import CheckpointService
 from syncd.triggers import Circumstances, action, thresholds
-from syncd.vocabulary import CheckpointReason, HandoffTrigger
+from syncd.vocabulary import CheckpointReason, ExecutionPhase, HandoffTrigger
 
 _COMPLETED, _PENDING, _FILES = 200, 100, 200
+# What only those say who know the work.
+_SAID = ("blocked", "escalated", "complete", "failed")
+_OVER = (ExecutionPhase.HANDOFF, ExecutionPhase.COMPLETE)
 _REASONS = {"rate_limit": CheckpointReason.RATE_LIMIT, "overloaded": CheckpointReason.RATE_LIMIT}
 
 
@@ -36,6 +40,7 @@ class Moment(NamedTuple):
     reason: str
     context: float | None = None
     cost: float | None = None
+    phase: str = ""
 
 
 def save(node: Node, journal: Journal, moment: Moment, *, ended: bool = False) -> str:
@@ -62,7 +67,11 @@ def _written(node: Node, journal: Journal, session: Session, moment: Moment) -> 
         return ""
     service = CheckpointService(node=node)
     before = service.get_latest_checkpoint(session.task, skipped=[])
-    document = composed(session, moment, seen, usage, before.body() if before else {})
+    known = before.body() if before else {}
+    moment = heeding(moment, session, known)
+    if moment.phase == ExecutionPhase.HANDOFF:
+        return ""  # what it has handed over is no longer its own
+    document = composed(session, moment, seen, usage, known)
     _judge(document, session, node)
     saved = service.save(Checkpoint.from_dict(document))
     journal.append(
@@ -90,6 +99,19 @@ def digest(session: Session, moment: Moment, seen: Mapping[str, Any] | None, usa
         session.errors, session.refused, seen, usage.total,
     )  # fmt: skip
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def heeding(moment: Moment, session: Session, before: Mapping[str, Any]) -> Moment:
+    """How the work stands, if somebody has said so since the last request: that it is complete,
+    blocked, handed over. A hook knows nothing of that, and must not take it back."""
+    state = before.get("execution_state", {})
+    written = datetime.fromisoformat(before["metadata"]["timestamp"]) if before else None
+    if written is None or written.timestamp() * 1000 < session.asked_ms:
+        return moment
+    phase, status = str(state.get("phase", "")), str(state.get("status", ""))
+    if phase == ExecutionPhase.HANDOFF or status in _SAID:
+        return moment._replace(phase=phase, status=status)
+    return moment
 
 
 # --- the document -------------------------------------------------------------------------------
@@ -145,7 +167,7 @@ def _metadata(session: Session, moment: Moment, before: Mapping[str, Any]) -> di
         "task_id": session.task, "agent_id": agent, "agent_type": head.get("type", ""),
         "session_id": head.get("session", ""), "reason": moment.reason,
         "iteration": _whole(os.environ.get("SYNCD_ITERATION", "")) or max(rounds, 1),
-        "mission": session.requests[0] if session.requests else before.get("mission", ""),
+        "mission": session.mission or before.get("mission") or next(iter(session.requests), ""),
         "feature": before.get("feature", ""),
         "previous_agents": [n for n in dict.fromkeys(earlier) if n not in ("", agent)][-20:],
     }  # fmt: skip
@@ -164,7 +186,7 @@ def _state(
     done = session.with_status(*DONE)
     state |= {
         "status": moment.status,
-        "phase": "implementing" if phase in ("handoff", "complete") else phase,
+        "phase": moment.phase or ("implementing" if phase in _OVER else phase),
         "completed_items": _joined(before.get("completed_items", []), done)[-_COMPLETED:],
         "pending_items": _pending(session, before, listed)[:_PENDING],
     }
@@ -233,8 +255,8 @@ def _verification(session: Session, before: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _last_words(session: Session) -> str:
-    asked = session.requests[1:]
-    last = f"The user's last request: {asked[-1]}" if asked else ""
+    asked = session.requests[-1] if session.requests else ""
+    last = f"The user's last request: {asked}" if asked not in ("", session.mission) else ""
     stopped = f"The host stopped: {session.refused}" if session.refused else ""
     return "\n".join(filter(None, (last, stopped)))
 

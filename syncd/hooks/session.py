@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _REQUESTS, _FILES, _TODOS = 20, 200, 200
+_WORDS = 4
 # What stands in every line, and says nothing of the work.
 _FRAME = {"t", "k", "head", "source", "baseline"}
 DONE, DOING, DROPPED = ("completed", "done"), ("in_progress",), ("cancelled", "deleted")
@@ -32,6 +33,7 @@ class Session(NamedTuple):
     head: Mapping[str, Any]
     task: str
     requests: list[str]
+    asked_ms: int
     todos: list[tuple[str, str]]
     files: list[str]
     tests: Mapping[str, Any]
@@ -53,6 +55,11 @@ class Session(NamedTuple):
         """Nothing was asked, and nothing done."""
         return not (self.requests or self.todos or self.files or self.tools)
 
+    @property
+    def mission(self) -> str:
+        """The first request that says what to do; `go on` does not."""
+        return next((words for words in self.requests if len(words.split()) >= _WORDS), "")
+
     def with_status(self, *statuses: str) -> list[str]:
         return [item for item, status in self.todos if status in statuses]
 
@@ -72,6 +79,7 @@ def folded(lines: Sequence[Mapping[str, Any]], task: str = "") -> Session:
         head=_last(lines, "head", {}),
         task=task,
         requests=_unique(_texts(own, "ask"))[-_REQUESTS:],
+        asked_ms=max((line["t"] for line in own if line.get("ask") and line.get("t")), default=0),
         todos=_todos(own),
         files=_unique(name for line in since for name in _list(line.get("files")))[-_FILES:],
         tests=_tests(since),
