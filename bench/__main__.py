@@ -17,17 +17,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from bench import (
-    daemon,
-    files,
-    growth,
-    loop,
-    payload,
-    report,
-    resume,
-    startup,
-    sync,
-)
+from bench import daemon, files, growth, hooks, loop, payload, report, resume, startup, sync
 from bench.contenders import contenders
 from bench.disk import PATIENCE_SECONDS, connection, probed, raw_commit, wait_until_calm
 from bench.measure import interleaved
@@ -124,12 +114,14 @@ def _local(folder: Path, settings: Settings, small: payload.Payload) -> Local:
         prompts = resume.measured(folder, small, max(20, settings.samples // 20))
         _progress(loop.LINE)
         looped = loop.measured(folder, small, min(20, max(3, settings.samples // 20)))
+        _progress("hooks of a session")
+        hooked = hooks.replayed(folder, 20 if settings.quick else None)
         many = settings.entries // 100
         _progress(f"files: importing {many:,}")
         imported = files.measured(folder / "files", small, many, max(20, settings.samples // 20))
         _progress(f"growth: writing {settings.entries:,} entries")
         grown = growth.measured(folder, small, settings, control, calm)
-    return Local(comparisons, grown, started, prompts, looped, imported)
+    return Local(comparisons, grown, started, prompts, looped, imported, hooked)
 
 
 def _others(folder: Path, settings: Settings, small: payload.Payload) -> Others:

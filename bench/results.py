@@ -16,6 +16,7 @@ from bench.disk import BUSY_TIMES
 from bench.figures import Figures, ratio
 from bench.files import Files
 from bench.growth import Growth
+from bench.hooks import Replayed
 from bench.lines import RAW_WRITE, REFERENCES
 from bench.settings import Settings
 from bench.startup import BASELINE, StartUp
@@ -64,6 +65,7 @@ class Local:
     resume: Figures
     loop_ms: float
     files: Files
+    hooks: Replayed
 
     def quiet_ms(self) -> float:
         """A raw commit that nobody disturbed: the fastest twentieth, wherever in the run it was.
@@ -91,6 +93,7 @@ class Local:
                 },
                 "update": _milliseconds(self.files.update),
             },
+            "hooks": {name: round(value, 3) for name, value in self.hooks._asdict().items()},
         }
 
 
@@ -209,6 +212,7 @@ def _sync(sync: Sync) -> dict[str, Any]:
         "round_trip": _milliseconds(sync.round_trip),
         "waits_ms": sync.waits._asdict(),
         "memory_mb": round(sync.memory, 1),
+        "hooks_at_once_ms": sync.hooks._asdict(),
     }
 
 
