@@ -1046,3 +1046,62 @@ DELETE FROM sources WHERE path = ?
 -- source_problems --
 -- Files that could not be read.
 SELECT path, line, problem, at FROM sources WHERE problem <> '' ORDER BY path
+
+-- graph_keys --
+-- Names of a graph's states in a range, the last first.
+SELECT DISTINCT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph' AND entity_id > ?1 AND entity_id < ?2
+ORDER BY entity_id DESC LIMIT ?3
+
+-- graph_named --
+-- The name of a state by its id: plain, or after that of another.
+SELECT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph' AND entity_id = ?1
+UNION ALL
+SELECT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph' AND entity_id > ?2 AND entity_id < ?3
+  AND substr(entity_id, -length(?4)) = ?4
+LIMIT 1
+
+-- graph_newest --
+-- The last state in a range of names that was not deleted since, as the newest put has it.
+SELECT l.* FROM log l
+WHERE l.entity <> 'checkpoint' AND l.entity = 'graph' AND l.entity_id >= ?1 AND l.entity_id <= ?2
+  AND (l.refused IS NULL OR l.body <> x'') AND l.purged IS NULL AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id IN (?3, l.entity_id) AND d.effective_hlc > l.effective_hlc)
+ORDER BY l.entity_id DESC, l.effective_hlc DESC, l.entry_id DESC LIMIT 1
+
+-- graph_writes --
+-- What steps wrote beside a state, in that order, as far as it was not deleted since.
+SELECT l.* FROM log l
+WHERE l.entity <> 'checkpoint' AND l.entity = 'graph_write' AND l.entity_id = ?1
+  AND (l.refused IS NULL OR l.body <> x'') AND l.purged IS NULL AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id IN (?2, l.entity_id) AND d.effective_hlc > l.effective_hlc)
+ORDER BY l.effective_hlc, l.entry_id
+
+-- graph_written --
+-- Names of states in a range that steps wrote something beside.
+SELECT DISTINCT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph_write' AND entity_id > ?1 AND entity_id < ?2
+LIMIT ?3
+
+-- graph_pieces --
+-- The pieces of a large value in their order; one may be there several times.
+SELECT l.* FROM log l
+WHERE l.entity <> 'checkpoint' AND l.entity = 'graph_blob' AND l.entity_id > ?1
+  AND l.entity_id < ?2 AND l.body <> x''
+ORDER BY l.entity_id, l.seq
+
+-- graph_piece_count --
+-- How many of them are here.
+SELECT COUNT(DISTINCT entity_id) FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph_blob' AND entity_id > ?1 AND entity_id < ?2
+  AND body <> x'' AND refused IS NULL
+
+-- graph_runs --
+-- Names of the states that some runs put. Looks through all states.
+SELECT DISTINCT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph' AND json_valid(meta)
+  AND meta ->> '$.run' IN (SELECT value FROM json_each(?))
