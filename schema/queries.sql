@@ -385,8 +385,13 @@ ORDER BY entity, entity_id, effective_hlc, entry_id
 -- The versions of one entity.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
   iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
-FROM log WHERE entity_id = ?1 AND entity = ?2 AND entry_id <> entity_id
-  AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
+FROM log WHERE entity = 'checkpoint' AND ?2 = 'checkpoint' AND entity_id = ?1
+  AND entry_id <> entity_id AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
+UNION ALL
+SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
+  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
+FROM log WHERE entity <> 'checkpoint' AND entity = ?2 AND entity_id = ?1
+  AND entry_id <> entity_id AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
 UNION ALL
 SELECT l.seq, l.entry_id, l.device_id, l.entity, l.entity_id, l.op, l.bases, l.at, l.meta, l.hash,
   l.effective_hlc, iif(l.refused IS NULL, coalesce(l.cloud_seq, 0), 0), l.purged IS NOT NULL
@@ -427,7 +432,8 @@ DELETE FROM conflicts WHERE entity_id = ? AND kind = 'fork'
 SELECT COUNT(*), MIN(c.hlc) FROM checkpoints c JOIN log f ON f.seq = c.first_seq
 WHERE c.id IN (SELECT value FROM json_each(?)) AND c.id = f.entry_id AND NOT EXISTS (
   SELECT 1 FROM log o
-  WHERE o.entity_id = c.id AND o.entry_id <> o.entity_id AND o.op = 'create')
+  WHERE o.entity = 'checkpoint' AND o.entity_id = c.id AND o.entry_id <> o.entity_id
+    AND o.op = 'create')
 
 -- moved --
 -- Where those of some checkpoints stand now that have later versions.
@@ -727,8 +733,7 @@ SELECT entry FROM purges WHERE entry_id = ?
 -- purges_waiting --
 -- Purges that the replica has not answered.
 SELECT * FROM log
-WHERE entity_id >= 'purge:' AND entity_id < 'purge;' AND entry_id <> entity_id
-  AND entity = 'purge' AND cloud_seq IS NULL AND refused IS NULL
+WHERE entity <> 'checkpoint' AND entity = 'purge' AND cloud_seq IS NULL AND refused IS NULL
 
 -- versions_kept --
 -- The versions of a task's checkpoints that have a body: where they stand, how large they are,
@@ -1064,22 +1069,35 @@ WHERE entity <> 'checkpoint' AND entity = 'graph' AND entity_id > ?2 AND entity_
 LIMIT 1
 
 -- graph_newest --
--- The last state in a range of names that was not deleted since, as the newest put has it.
-SELECT l.* FROM log l
+-- The last state in a range of names that was not deleted since, as the newest put has it, and
+-- whether steps wrote something beside it, as far as its name tells.
+SELECT l.*, EXISTS (
+    SELECT 1 FROM log w WHERE w.entity <> 'checkpoint' AND w.entity = 'graph_write'
+      AND w.entity_id = l.entity_id)
+FROM log l
 WHERE l.entity <> 'checkpoint' AND l.entity = 'graph' AND l.entity_id >= ?1 AND l.entity_id <= ?2
   AND (l.refused IS NULL OR l.body <> x'') AND l.purged IS NULL AND NOT EXISTS (
     SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
-      AND d.entity_id IN (?3, l.entity_id) AND d.effective_hlc > l.effective_hlc)
-ORDER BY l.entity_id DESC, l.effective_hlc DESC, l.entry_id DESC LIMIT 1
+      AND d.entity_id = ?3 AND d.effective_hlc > l.effective_hlc)
+  AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = l.entity_id AND d.effective_hlc > l.effective_hlc)
+  AND NOT EXISTS (
+    SELECT 1 FROM log o WHERE o.entity <> 'checkpoint' AND o.entity = 'graph'
+      AND o.entity_id = l.entity_id AND o.seq <> l.seq AND (o.refused IS NULL OR o.body <> x'')
+      AND (o.effective_hlc, o.entry_id) > (l.effective_hlc, l.entry_id))
+ORDER BY l.entity_id DESC LIMIT 1
 
 -- graph_writes --
--- What steps wrote beside a state, in that order, as far as it was not deleted since.
+-- What steps wrote beside a state, as far as it was not deleted since.
 SELECT l.* FROM log l
 WHERE l.entity <> 'checkpoint' AND l.entity = 'graph_write' AND l.entity_id = ?1
   AND (l.refused IS NULL OR l.body <> x'') AND l.purged IS NULL AND NOT EXISTS (
     SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
-      AND d.entity_id IN (?2, l.entity_id) AND d.effective_hlc > l.effective_hlc)
-ORDER BY l.effective_hlc, l.entry_id
+      AND d.entity_id = ?2 AND d.effective_hlc > l.effective_hlc)
+  AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = l.entity_id AND d.effective_hlc > l.effective_hlc)
 
 -- graph_written --
 -- Names of states in a range that steps wrote something beside.

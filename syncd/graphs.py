@@ -7,8 +7,8 @@ by name that the log has already finds them: there is no view to be kept.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -33,6 +33,8 @@ _PAGE = 100
 _REMEMBERED = 1_000
 # The largest step that every reader of JSON takes for the same number.
 _EXACT = 2**53
+# Each byte as the character of its number: JSON that any reader takes, and most of it is text anyway.
+_BYTES = "latin-1"
 _QUOTED = str.maketrans({"%": "%25", "/": "%2F", "~": "%7E"})
 
 
@@ -45,7 +47,7 @@ class At(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        return f"{_quoted(self.thread)}/{_quoted(self.namespace)}/"
+        return _prefix(self.thread, self.namespace)
 
     @property
     def name(self) -> str:
@@ -60,6 +62,7 @@ class State(NamedTuple):
     meta: dict[str, Any]
     content: dict[str, Any]
     entry_id: str
+    written: bool
 
 
 class Write(NamedTuple):
@@ -79,7 +82,9 @@ class Graphs:
         self._store = node.store
         self._actor = user()
         self._blobs = Blobs(node, self._actor)
-        self._room = self._blobs.piece // 2
+        # In JSON, a byte takes six at worst.
+        self._room = self._blobs.piece // 8
+        self._large = min(LARGE, self._room)
         # By thread and namespace, the last state that was put here and is named by its id alone.
         self._last: dict[str, str] = {}
 
@@ -105,7 +110,7 @@ class Graphs:
                 name: self._kept(at, value, self._room) for name, value in values.items()
             }
             if channels:
-                content["channels"] = {n: self._kept(at, v, LARGE) for n, v in channels.items()}
+                content["channels"] = {n: self._kept(at, v, self._large) for n, v in channels.items()}
             name = self._name(at, parent, prefix, plain)
             self._append(GRAPH, name, meta, content)
         if name == plain:
@@ -151,11 +156,11 @@ class Graphs:
         batch: list[tuple[int, str, Any]] = []
         room = self._room
         for index, channel, value in writes:
-            room -= min(len(value[1]), LARGE) + len(channel)
+            room -= min(len(value[1]), self._large) + len(channel)
             if batch and room < 0:
                 yield batch
                 batch, room = [], self._room
-            batch.append((index, channel, self._kept(at, value, LARGE)))
+            batch.append((index, channel, self._kept(at, value, self._large)))
         if batch:
             yield batch
 
@@ -163,7 +168,7 @@ class Graphs:
         """A value as an entry has it: in place, or where it is found."""
         kind, content = value
         if len(content) <= limit:
-            return kind, base64.b64encode(content).decode()
+            return kind, content.decode(_BYTES)
         return {"type": kind, **self._blobs.keep(at.thread, f"{_quoted(at.thread)}/", content)}
 
     def _append(self, entity: str, name: str, meta: dict[str, Any], content: Any) -> Entry:
@@ -188,9 +193,12 @@ class Graphs:
         row = self._store.row("graph_newest", (first, last, _quoted(thread)))
         if row is None:
             return None
-        entry = self._verified(row)
-        at, name = at_of(entry.entity_id), entry.entity_id
-        return State(at, name, orjson.loads(entry.meta), _document(entry), entry.entry_id)
+        entry = self._verified(row[:-1])
+        name = entry.entity_id
+        written = bool(row[-1]) or "~" in name
+        return State(
+            at_of(name), name, orjson.loads(entry.meta), _document(entry), entry.entry_id, written
+        )
 
     def _named(self, at: At) -> str:
         prefix = at.prefix
@@ -229,18 +237,22 @@ class Graphs:
         try:
             if isinstance(stored, list):
                 kind, text = stored
-                return kind, base64.b64decode(text)
+                return kind, text.encode(_BYTES)
             return stored["type"], self._blobs.read(f"{_quoted(thread)}/", stored)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise self._store.damaged(
                 f"state {name}", entry_id, "it has another form", GraphDamagedError
             ) from None
 
-    def writes(self, at: At) -> list[Write]:
+    def writes(self, state: State) -> list[Write]:
         """What steps wrote beside a state, in the order in which it takes effect."""
+        if not state.written:
+            return []
+        at = state.at
         found: dict[tuple[str, int], Write] = {}
-        for row in self._store.rows("graph_writes", (at.name, _quoted(at.thread))):
-            entry = self._verified(row)
+        rows = self._store.rows("graph_writes", (at.name, _quoted(at.thread)))
+        entries = [self._verified(row) for row in rows]
+        for entry in sorted(entries, key=lambda e: (e.effective_hlc, e.entry_id)):
             said = _document(entry)
             for index, channel, stored in said["writes"]:
                 place = said["task"], index
@@ -293,7 +305,7 @@ class Graphs:
         values = {name: self.value(state, stored) for name, stored in content.items()}
         run, step = state.meta["run"], state.meta.get("step")
         self.put(at, state.meta["parent"], values, channels, run=run, step=step)
-        written = sorted(self.writes(state.at), key=lambda w: (w.task_id, w.task_path))
+        written = sorted(self.writes(state), key=lambda w: (w.task_id, w.task_path))
         for (task_id, path), group in groupby(written, key=lambda w: (w.task_id, w.task_path)):
             some = [(write.index, write.channel, write.value) for write in group]
             self.write(at, task_id, path, some, replace=False)
@@ -302,21 +314,38 @@ class Graphs:
 def at_of(name: str) -> At:
     """Where the state of some name stands."""
     thread, namespace, key = name.split("/")
-    return At(unquote(thread), unquote(namespace), unquote(key.rsplit("~", 1)[-1]))
+    if "~" in key:
+        key = key[key.rindex("~") + 1 :]
+    if "%" in name:
+        return At(unquote(thread), unquote(namespace), unquote(key))
+    return At(thread, namespace, key)
 
 
 def _quoted(text: str) -> str:
     return text.translate(_QUOTED)
 
 
+@lru_cache(_REMEMBERED)
+def _prefix(thread: str, namespace: str) -> str:
+    return f"{_quoted(thread)}/{_quoted(namespace)}/"
+
+
+@lru_cache(_REMEMBERED)
+def _checked_prefix(thread: str, namespace: str) -> str:
+    checked_id("thread id", thread)
+    if namespace:
+        checked_id("namespace", namespace, _LONGEST_NAME)
+    return _prefix(thread, namespace)
+
+
 def _checked(at: At, parent: str, run: str) -> tuple[str, str]:
     """The first part of a state's name, and all of it."""
-    checked_id("thread id", at.thread)
+    prefix = _checked_prefix(at.thread, at.namespace)
     checked_id("checkpoint id", at.id)
-    for kind, text in (("namespace", at.namespace), ("parent", parent), ("run id", run)):
+    for kind, text in (("parent", parent), ("run id", run)):
         if text:
-            checked_id(kind, text, _LONGEST_NAME)
-    prefix, name = at.prefix, at.name
+            checked_id(kind, text)
+    name = prefix + _quoted(at.id)
     if len(name.encode()) > _LONGEST_NAME:
         raise InvalidInputError(
             f"thread, namespace and checkpoint id have more than {_LONGEST_NAME:,} bytes together"

@@ -188,7 +188,7 @@ class SyncdSaver(BaseCheckpointSaver[str]):
             _config(state.at._replace(id=parent)) if parent else None,
             [
                 (write.task_id, write.channel, self.serde.loads_typed(write.value))
-                for write in self._graphs.writes(state.at)
+                for write in self._graphs.writes(state)
             ],
         )
 
