@@ -3,15 +3,18 @@
 -- place --
 -- Where the next entry goes: the newest entry (nearly always this device's own), the latest clock
 -- (an entry of its own that came back may be the newest), whether task and agent are known, this
--- device's highest number in the task (which is the newest checkpoint's, if that is its own), the
--- task's current checkpoint, whether the agent is fenced off from the task, this device's id: a sync
--- may have changed it.
+-- device's highest number in the task (which is the newest checkpoint's, if that is its own, or the
+-- newest entry's, if that is of a graph), the task's current checkpoint, whether the agent is fenced
+-- off from the task, this device's id: a sync may have changed it. At the end, the newest entry's
+-- meta, if `numbers` may lack what it says.
 SELECT h.device_id, h.device_seq, h.chain,
   max(coalesce(h.effective_hlc, 0), coalesce(c.hlc, 0),
       coalesce((SELECT json_extract(value, '$[2]') FROM state WHERE name = 'anchor'), 0)),
   t.id IS NOT NULL,
   EXISTS (SELECT 1 FROM participants p WHERE p.agent_id = ?2 AND p.task_id = ?1),
-  max(coalesce(n.task_seq, 0), coalesce(iif(c.device_id = s.value, c.task_seq, 0), 0)),
+  max(coalesce(n.task_seq, 0), coalesce(iif(c.device_id = s.value, c.task_seq, 0), 0),
+      iif(substr(h.entity, 1, 5) = 'graph' AND h.device_id = s.value AND json_valid(h.meta)
+          AND h.meta ->> '$.task_id' = ?1, h.meta ->> '$.task_seq', 0)),
   CASE WHEN NOT EXISTS (SELECT 1 FROM fences WHERE task_id = ?1) THEN c.id ELSE (
     SELECT k.id FROM checkpoints k WHERE k.task_id = ?1 AND NOT EXISTS (
       SELECT 1 FROM fences f WHERE f.task_id = ?1 AND f.agent_id = k.agent_id
@@ -19,7 +22,7 @@ SELECT h.device_id, h.device_seq, h.chain,
     ORDER BY k.hlc DESC, k.id DESC LIMIT 1) END,
   EXISTS (SELECT 1 FROM fences f WHERE f.task_id = ?1 AND f.agent_id = ?2
     AND f.device_id = s.value AND f.until = 9223372036854775807),
-  s.value
+  s.value, iif(substr(h.entity, 1, 5) = 'graph' AND h.device_id = s.value, h.meta, NULL)
 FROM state s
 LEFT JOIN log h ON h.seq = (SELECT max(seq) FROM log)
 LEFT JOIN tasks t ON t.id = ?1
@@ -28,11 +31,43 @@ LEFT JOIN checkpoints c ON c.id =
   (SELECT k.id FROM checkpoints k WHERE k.task_id = ?1 ORDER BY k.hlc DESC, k.id DESC LIMIT 1)
 WHERE s.name = 'device_id'
 
+-- graph_place --
+-- The same for an entry of a graph's thread, as far as it matters there; the newest entry's number is
+-- left to whoever asks.
+SELECT h.device_id, h.device_seq, h.chain,
+  max(coalesce(h.effective_hlc, 0), coalesce(
+    (SELECT json_extract(value, '$[2]') FROM state WHERE name = 'anchor'), 0)),
+  EXISTS (SELECT 1 FROM tasks WHERE id = ?1), 1,
+  max(coalesce((SELECT task_seq FROM numbers WHERE task_id = ?1), 0),
+      coalesce((SELECT iif(k.device_id = s.value, k.task_seq, 0) FROM checkpoints k
+        WHERE k.task_id = ?1 ORDER BY k.hlc DESC, k.id DESC LIMIT 1), 0)),
+  NULL, 0, s.value, iif(substr(h.entity, 1, 5) = 'graph' AND h.device_id = s.value, h.meta, NULL)
+FROM state s LEFT JOIN log h ON h.seq = (SELECT max(seq) FROM log)
+WHERE s.name = 'device_id'
+
+-- keep_number --
+-- The newest entry's number in its task, before another one takes its place at the end of the log.
+INSERT INTO numbers (task_id, task_seq)
+SELECT h.meta ->> '$.task_id', h.meta ->> '$.task_seq' FROM log h
+JOIN state s ON s.name = 'device_id' AND s.value = h.device_id
+WHERE h.seq = (SELECT max(seq) FROM log) AND substr(h.entity, 1, 5) = 'graph'
+  AND json_valid(h.meta)
+ON CONFLICT (task_id) DO UPDATE SET task_seq = max(task_seq, excluded.task_seq)
+
 -- append --
 -- One entry, as it stays.
 INSERT INTO log (entry_id, device_id, device_seq, entity, entity_id, op, bases, hlc, actor, at,
                  key_id, meta, hash, previous, chain, signature, effective_hlc, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- append_after --
+-- One entry, if the one that it follows is the newest here as it was, and this device still has the
+-- same id. Alone, so that it takes one step where a transaction takes four.
+INSERT INTO log (entry_id, device_id, device_seq, entity, entity_id, op, bases, hlc, actor, at,
+                 key_id, meta, hash, previous, chain, signature, effective_hlc, body)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18
+FROM log h JOIN state s ON s.name = 'device_id' AND s.value = ?2
+WHERE h.seq = (SELECT max(seq) FROM log) AND h.chain = ?14 AND h.effective_hlc = ?19
 
 -- add_checkpoint --
 -- The first version of a checkpoint.

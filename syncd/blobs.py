@@ -1,4 +1,4 @@
-"""Large values, in pieces that fit into entries, each value once for a task: its name follows from its
+"""Large values, in pieces that fit into entries; each once in a task, as its name follows from its
 content."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Blobs:
         self.piece = (limit - _FRAME) // 4 * 3
 
     def keep(self, task_id: str, prefix: str, content: bytes) -> dict[str, Any]:
-        """Store a value, unless it is there, inside the caller's transaction; what it is found by."""
+        """Store a value inside the caller's transaction, unless it is there; what it is found by."""
         found = {
             "address": self._store.vault.address(content),
             "bytes": len(content),
@@ -48,7 +48,7 @@ class Blobs:
         body = orjson.dumps({"piece": base64.b64encode(part).decode()})
         meta = {"task_id": task_id}
         draft = Draft(uuid7(), GRAPH_BLOB, name, CREATE, self._actor, meta, body)
-        self._store.append(draft, self._store.place(task_id))
+        self._store.append(draft, self._store.graph_place(task_id))
 
     def read(self, prefix: str, found: dict[str, Any]) -> bytes:
         """A value, as it was given; raises if a piece is damaged or missing."""

@@ -33,7 +33,7 @@ _PAGE = 100
 _REMEMBERED = 1_000
 # The largest step that every reader of JSON takes for the same number.
 _EXACT = 2**53
-# Each byte as the character of its number: JSON that any reader takes, and most of it is text anyway.
+# Each byte as the character of its number: any reader of JSON takes it, and most of it is text.
 _BYTES = "latin-1"
 _QUOTED = str.maketrans({"%": "%25", "/": "%2F", "~": "%7E"})
 
@@ -70,7 +70,7 @@ class Write(NamedTuple):
 
     task_id: str
     task_path: str
-    index: int
+    idx: int
     channel: str
     value: Value
 
@@ -85,6 +85,8 @@ class Graphs:
         # In JSON, a byte takes six at worst.
         self._room = self._blobs.piece // 8
         self._large = min(LARGE, self._room)
+        # The entry that was written here last, its number in its thread, and that.
+        self._tail: tuple[Entry, int, str] | None = None
         # By thread and namespace, the last state that was put here and is named by its id alone.
         self._last: dict[str, str] = {}
 
@@ -105,14 +107,16 @@ class Graphs:
         meta: dict[str, Any] = {"task_id": at.thread, "parent": parent, "run": run}
         if type(step) is int and abs(step) < _EXACT:
             meta["step"] = step
-        with self._store.transaction():
-            content: dict[str, Any] = {
-                name: self._kept(at, value, self._room) for name, value in values.items()
-            }
-            if channels:
-                content["channels"] = {n: self._kept(at, v, self._large) for n, v in channels.items()}
-            name = self._name(at, parent, prefix, plain)
-            self._append(GRAPH, name, meta, content)
+        name = self._name(at, parent, prefix, plain)
+        if channels or max(len(content) for _, content in values.values()) > self._room:
+            with self._store.transaction():
+                content = {each: self._kept(at, v, self._room) for each, v in values.items()}
+                if channels:
+                    kept = {each: self._kept(at, v, self._large) for each, v in channels.items()}
+                    content["channels"] = kept
+                self._append(GRAPH, name, meta, content)
+        else:
+            self._append(GRAPH, name, meta, {n: _in_place(v) for n, v in values.items()})
         if name == plain:
             self._remember(prefix, at.id)
 
@@ -168,13 +172,28 @@ class Graphs:
         """A value as an entry has it: in place, or where it is found."""
         kind, content = value
         if len(content) <= limit:
-            return kind, content.decode(_BYTES)
+            return _in_place(value)
         return {"type": kind, **self._blobs.keep(at.thread, f"{_quoted(at.thread)}/", content)}
 
-    def _append(self, entity: str, name: str, meta: dict[str, Any], content: Any) -> Entry:
+    def _append(self, entity: str, name: str, meta: dict[str, Any], content: Any) -> None:
         body = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
         draft = Draft(uuid7(), entity, name, CREATE, self._actor, meta, body)
-        return self._store.append(draft, self._store.place(meta["task_id"]))
+        self._tail = self._after_tail(draft) or self._at_end(draft)
+
+    def _after_tail(self, draft: Draft) -> tuple[Entry, int, str] | None:
+        """The short way: nobody has written since this thread's last entry was."""
+        tail = self._tail
+        if tail is None or tail[2] != draft.meta["task_id"]:
+            return None
+        last, number, thread = tail
+        entry = self._store.append_after(last, draft, number + 1)
+        return (entry, number + 1, thread) if entry else None
+
+    def _at_end(self, draft: Draft) -> tuple[Entry, int, str]:
+        thread = draft.meta["task_id"]
+        with self._store.transaction():
+            place = self._store.graph_place(thread)
+            return self._store.append(draft, place), place.task_seq + 1, thread
 
     # --- verified reads ---------------------------------------------------------------------
 
@@ -259,7 +278,7 @@ class Graphs:
                 if said["replace"] or place not in found:
                     value = self._value(at.thread, at.name, entry.entry_id, stored)
                     found[place] = Write(said["task"], said["path"], index, channel, value)
-        return sorted(found.values(), key=lambda w: (w.task_path, w.task_id, w.index))
+        return sorted(found.values(), key=lambda w: (w.task_path, w.task_id, w.idx))
 
     def _verified(self, row: tuple[Any, ...]) -> Entry:
         entry = self._store.read(row)
@@ -307,7 +326,7 @@ class Graphs:
         self.put(at, state.meta["parent"], values, channels, run=run, step=step)
         written = sorted(self.writes(state), key=lambda w: (w.task_id, w.task_path))
         for (task_id, path), group in groupby(written, key=lambda w: (w.task_id, w.task_path)):
-            some = [(write.index, write.channel, write.value) for write in group]
+            some = [(write.idx, write.channel, write.value) for write in group]
             self.write(at, task_id, path, some, replace=False)
 
 
@@ -319,6 +338,10 @@ def at_of(name: str) -> At:
     if "%" in name:
         return At(unquote(thread), unquote(namespace), unquote(key))
     return At(thread, namespace, key)
+
+
+def _in_place(value: Value) -> tuple[str, str]:
+    return value[0], value[1].decode(_BYTES)
 
 
 def _quoted(text: str) -> str:

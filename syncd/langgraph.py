@@ -155,7 +155,10 @@ class SyncdSaver(BaseCheckpointSaver[str]):
         return islice(self._listed(config, filter or {}, before), most)
 
     def _listed(
-        self, config: RunnableConfig | None, wanted: Mapping[str, Any], before: RunnableConfig | None
+        self,
+        config: RunnableConfig | None,
+        wanted: Mapping[str, Any],
+        before: RunnableConfig | None,
     ) -> Iterator[CheckpointTuple]:
         for state in self._states(config, before):
             metadata = self._loaded(state, "metadata")

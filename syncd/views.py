@@ -111,9 +111,9 @@ class Views:
         if entry.op == CREATE and entry.entity == CHECKPOINT:
             execute(sql["add_checkpoint"], first_version(entry, meta))
             return
-        execute(sql["count_task"], (meta["task_id"], meta["task_seq"]))
         if entry.entity in _WITHOUT_VIEW:
-            return
+            return  # whoever writes after it keeps its number
+        execute(sql["count_task"], (meta["task_id"], meta["task_seq"]))
         if entry.entity == CHECKPOINT and self._alone(entry.entity_id, meta["parent"]):
             columns = (*checkpoint_columns(meta), entry.op == FINALIZE, entry.seq)
             execute(sql["change_checkpoint"], (*columns, entry.entity_id))

@@ -37,7 +37,7 @@ LAYERS = (
     ("database", "fold", "bodies"),
     ("leases",),
     ("views",),
-    ("purges",),
+    ("purges", "writer"),
     ("store", "replica", "formats"),
     ("projection",),
     ("audit", "fallback"),
