@@ -30,7 +30,7 @@ class Blobs:
         self.piece = (limit - _FRAME) // 4 * 3
 
     def keep(self, task_id: str, prefix: str, content: bytes) -> dict[str, Any]:
-        """Store a value inside the caller's transaction, unless it is there; what it is found by."""
+        """Store a value in the caller's transaction, unless it is there; what it is found by."""
         found = {
             "address": self._store.vault.address(content),
             "bytes": len(content),

@@ -75,7 +75,7 @@ class SyncdSaver(BaseCheckpointSaver[str]):
     ) -> None:
         self.close()
 
-    def get_next_version(self, current: str | int | None, channel: None) -> str:
+    def get_next_version(self, current: str | int | None, channel: None) -> str:  # noqa: ARG002
         """Versions that two machines make at the same time differ."""
         number = current if isinstance(current, int) else int((current or "0").split(".")[0])
         return f"{number + 1:032}.{random.random():016}"  # noqa: S311 (no secret)

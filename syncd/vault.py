@@ -56,7 +56,7 @@ class Vault:
         return cipher.key.id, cipher.hash(body), cipher.sealed(entry_id, body)
 
     def address(self, content: bytes, key_id: str | None = None) -> str:
-        """A name that follows from the content, keyed like a hash: by the key in use, or another."""
+        """A name that follows from the content; keyed like a hash, by the key in use or another."""
         if key_id is None:
             key_id = self._in_use(END_TO_END).key.id if self.mode == END_TO_END else ""
         cipher = self._cipher(key_id) if key_id else None

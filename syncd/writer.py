@@ -32,8 +32,8 @@ class Place(NamedTuple):
     task_seq: int
     current_id: str | None
     fenced: int
-    # The meta of the entry before, if `numbers` may lack what it says: for as long as entries of one
-    # graph's thread follow each other, each is spared that page.
+    # The meta of the entry before, if `numbers` may lack what it says: while entries of one graph's
+    # thread follow each other, each is spared that page.
     before: str | None
 
 
@@ -59,8 +59,8 @@ class Writer(Database):
     def _place(self, query: str, values: tuple[str, ...]) -> Place:
         (row,) = self._fetched(self.sql[query], values, 1)
         if row[0] == row[9]:
-            return Place(*row[:9], row[10])
-        return Place(row[9], *self.anchor()[:2], *row[3:9], row[10])
+            return Place._make((*row[:9], row[10]))
+        return Place._make((row[9], *self.anchor()[:2], *row[3:9], row[10]))
 
     def anchor(self) -> tuple[int, bytes, int]:
         """This device's number, chain value and clock, for when another's entry came last.
@@ -87,7 +87,7 @@ class Writer(Database):
         if place.before is not None:
             self.change("keep_number")
         cursor = self._connection.execute(self.sql["append"], (*header, *proof, stored))
-        entry = Entry(cursor.lastrowid or 0, *header, *proof, None, None, draft.body)
+        entry = _written(cursor, header, proof, draft.body)
         views = Views(self._connection)
         if not (place.task_known and place.agent_known):
             views.introduce(meta, entry.hlc, task=not place.task_known, agent=not place.agent_known)
@@ -111,7 +111,7 @@ class Writer(Database):
             raise translated(error) from error
         if cursor.rowcount != 1:
             return None
-        return Entry(cursor.lastrowid or 0, *header, *proof, None, None, draft.body)
+        return _written(cursor, header, proof, draft.body)
 
     def _chained(
         self,
@@ -134,6 +134,12 @@ class Writer(Database):
         chain = chain_value(previous, header_bytes(header), body_hash)
         signature = key.sign(chain) if key else None
         return header, (body_hash, previous, chain, signature, hlc), stored
+
+
+def _written(
+    cursor: sqlite3.Cursor, header: tuple[Any, ...], proof: tuple[Any, ...], body: bytes
+) -> Entry:
+    return Entry._make((cursor.lastrowid or 0, *header, *proof, None, None, body, None, None))
 
 
 def _numbered(meta: str | None) -> tuple[str, int]:
