@@ -1158,3 +1158,14 @@ WHERE entity <> 'checkpoint' AND entity = 'graph_blob' AND entity_id > ?1 AND en
 SELECT DISTINCT entity_id FROM log
 WHERE entity <> 'checkpoint' AND entity = 'graph' AND json_valid(meta)
   AND meta ->> '$.run' IN (SELECT value FROM json_each(?))
+
+-- graph_count --
+-- How many states of a thread are shown, and when the last one was put.
+SELECT COUNT(DISTINCT l.entity_id), coalesce(MAX(l.at), '') FROM log l
+WHERE l.entity <> 'checkpoint' AND l.entity = 'graph' AND l.entity_id > ?1 AND l.entity_id < ?2
+  AND (l.refused IS NULL OR l.body <> x'') AND l.purged IS NULL AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = ?3 AND d.effective_hlc > l.effective_hlc)
+  AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = l.entity_id AND d.effective_hlc > l.effective_hlc)

@@ -330,6 +330,13 @@ class Graphs:
             self.write(at, task_id, path, some, replace=False)
 
 
+def counted(node: Node, thread: str) -> dict[str, Any]:
+    """How many states a thread has, and when the last one was put; by their headers."""
+    name = _quoted(thread)
+    count, last = node.store.row("graph_count", (f"{name}/", f"{name}0", name)) or (0, "")
+    return {"count": count, "last_at": last}
+
+
 def at_of(name: str) -> At:
     """Where the state of some name stands."""
     thread, namespace, key = name.split("/")
