@@ -26,8 +26,6 @@ from devices import Team
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.base import (
-    ERROR,
-    INTERRUPT,
     WRITES_IDX_MAP,
     BaseCheckpointSaver,
     Checkpoint,
@@ -38,6 +36,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -152,7 +151,8 @@ def test_whatever_is_put_is_found_as_in_memory(shared: SyncdSaver, steps: list[A
             writes = special if what == "special" else list(channels.items())
             for each in (shared, model):
                 each.put_writes(where, writes, f"task {task % 2}", f"~{task}")
-    for config in (at(thread), at(thread, namespace="x"), {"configurable": {"thread_id": thread}}):
+    everywhere: Any = {"configurable": {"thread_id": thread}}
+    for config in (at(thread), at(thread, namespace="x"), everywhere):
         for options in ({}, {"limit": 2}, {"filter": {"kind": 1}}, {"before": at(thread, "0005")}):
             ours, theirs = shared.list(config, **options), model.list(config, **options)
             if "checkpoint_ns" in config["configurable"]:
@@ -160,8 +160,8 @@ def test_whatever_is_put_is_found_as_in_memory(shared: SyncdSaver, steps: list[A
             elif "limit" not in options:  # in memory, one namespace comes after the other
                 assert sorted(map(told, ours), key=_place) == sorted(map(told, theirs), key=_place)
         assert told(shared.get_tuple(config)) == told(model.get_tuple(config))
-    for each in known:
-        assert told(shared.get_tuple(at(thread, each))) == told(model.get_tuple(at(thread, each)))
+    for name in known:
+        assert told(shared.get_tuple(at(thread, name))) == told(model.get_tuple(at(thread, name)))
 
 
 def told(found: CheckpointTuple | None) -> Any:
@@ -185,7 +185,7 @@ def shared() -> Iterator[SyncdSaver]:
 
 def test_what_a_channel_is_worked_out_from_is_found_and_outlives_pruning(saver: SyncdSaver) -> None:
     """A channel that keeps differences: each state names what it has of them."""
-    memory, last = InMemorySaver(), {}
+    memory, last = InMemorySaver(), dict[Any, Any]()
     for each in (saver, memory):
         config = at()
         for step in range(6):
@@ -238,7 +238,7 @@ def graph(saver: SyncdSaver, ran: Path) -> Any:
         answer = interrupt("Which colour?")
         return step(f"third, {answer}")
 
-    builder = StateGraph(Work)
+    builder: Any = StateGraph(Work)
     builder.add_node("first", lambda _: step("first"))
     builder.add_node("second", second)
     builder.add_node("third", third)
