@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import orjson
 
+from syncd import redaction
 from syncd.blobs import Blobs
 from syncd.entry import CREATE, GRAPH, GRAPH_DELETE, GRAPH_WRITE, Draft, Entry, uuid7
 from syncd.errors import GraphDamagedError, InvalidInputError
@@ -82,6 +83,7 @@ class Graphs:
         self._store = node.store
         self._actor = user()
         self._blobs = Blobs(node, self._actor)
+        self._redactor = redaction.of(node.settings)
         # In JSON, a byte takes six at worst.
         self._room = self._blobs.piece // 8
         self._large = min(LARGE, self._room)
@@ -103,7 +105,7 @@ class Graphs:
         step: object = None,
     ) -> None:
         """Store a state: what it consists of, and those of its channels that are large."""
-        prefix, plain = _checked(at, parent, run)
+        prefix, plain = self._checked(at, parent, run)
         meta: dict[str, Any] = {"task_id": at.thread, "parent": parent, "run": run}
         if type(step) is int and abs(step) < _EXACT:
             meta["step"] = step
@@ -119,6 +121,27 @@ class Graphs:
             self._append(GRAPH, name, meta, {n: _in_place(v) for n, v in values.items()})
         if name == plain:
             self._remember(prefix, at.id)
+
+    def _checked(self, at: At, parent: str, run: str) -> tuple[str, str]:
+        """The first part of a state's name, and all of it. Names stay readable whatever is sealed:
+        they must fit, and hold no secret."""
+        prefix = at.prefix
+        if prefix not in self._last:
+            checked_id("thread id", at.thread)
+            self._redactor.refuse("thread_id", at.thread)
+            if at.namespace:
+                checked_id("namespace", at.namespace, _LONGEST_NAME)
+                self._redactor.refuse("checkpoint_ns", at.namespace)
+        checked_id("checkpoint id", at.id)
+        for kind, text in (("parent", parent), ("run id", run)):
+            if text:
+                checked_id(kind, text)
+        name = prefix + _quoted(at.id)
+        if len(name.encode()) > _LONGEST_NAME:
+            raise InvalidInputError(
+                f"thread, namespace and checkpoint id have more than {_LONGEST_NAME:,} bytes"
+            )
+        return prefix, name
 
     def _name(self, at: At, parent: str, prefix: str, plain: str) -> str:
         """What follows another state comes after it, even if the clock of this machine, which ids
@@ -146,7 +169,7 @@ class Graphs:
     ) -> None:
         """Store what a step wrote beside a state. What it wrote before under the same index stays,
         or is replaced."""
-        _checked(at, "", "")
+        self._checked(at, "", "")
         said = {"task": task_id, "path": task_path, "replace": replace}
         with self._store.transaction():
             for some in self._batches(at, writes):
@@ -358,29 +381,6 @@ def _quoted(text: str) -> str:
 @lru_cache(_REMEMBERED)
 def _prefix(thread: str, namespace: str) -> str:
     return f"{_quoted(thread)}/{_quoted(namespace)}/"
-
-
-@lru_cache(_REMEMBERED)
-def _checked_prefix(thread: str, namespace: str) -> str:
-    checked_id("thread id", thread)
-    if namespace:
-        checked_id("namespace", namespace, _LONGEST_NAME)
-    return _prefix(thread, namespace)
-
-
-def _checked(at: At, parent: str, run: str) -> tuple[str, str]:
-    """The first part of a state's name, and all of it."""
-    prefix = _checked_prefix(at.thread, at.namespace)
-    checked_id("checkpoint id", at.id)
-    for kind, text in (("parent", parent), ("run id", run)):
-        if text:
-            checked_id(kind, text)
-    name = prefix + _quoted(at.id)
-    if len(name.encode()) > _LONGEST_NAME:
-        raise InvalidInputError(
-            f"thread, namespace and checkpoint id have more than {_LONGEST_NAME:,} bytes together"
-        )
-    return prefix, name
 
 
 def _document(entry: Entry) -> dict[str, Any]:

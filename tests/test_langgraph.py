@@ -446,8 +446,10 @@ def test_a_piece_that_is_missing_is_told(saver: SyncdSaver) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [at(""), at("a\nb"), at("x" * 600), at("t", namespace="n" * 2_000)]
-)
+    "config",
+    [at(""), at("a\nb"), at("x" * 600), at("t", namespace="n" * 2_000),
+     at("ghp_0123456789abcdefghijABCDEFGHIJ012345")],
+)  # fmt: skip
 def test_names_that_the_log_cannot_hold_are_refused(saver: SyncdSaver, config: Any) -> None:
     with pytest.raises(InvalidInputError):
         put(saver, config, state("1"))
