@@ -163,7 +163,7 @@ class Graphs:
         at: At,
         task_id: str,
         task_path: str,
-        writes: Iterable[tuple[int, str, Value]],
+        writes: Sequence[tuple[int, str, Value]],
         *,
         replace: bool,
     ) -> None:
@@ -171,10 +171,14 @@ class Graphs:
         or is replaced."""
         self._checked(at, "", "")
         said = {"task": task_id, "path": task_path, "replace": replace}
+        meta = {"task_id": at.thread}
+        if writes and sum(len(value[1]) + len(name) for _, name, value in writes) <= self._large:
+            some = [(index, channel, _in_place(value)) for index, channel, value in writes]
+            self._append(GRAPH_WRITE, at.name, meta, {**said, "writes": some})
+            return
         with self._store.transaction():
-            for some in self._batches(at, writes):
-                content = {**said, "writes": some}
-                self._append(GRAPH_WRITE, at.name, {"task_id": at.thread}, content)
+            for batch in self._batches(at, writes):
+                self._append(GRAPH_WRITE, at.name, meta, {**said, "writes": batch})
 
     def _batches(
         self, at: At, writes: Iterable[tuple[int, str, Value]]

@@ -98,20 +98,19 @@ class Writer(Database):
         """One more entry of a graph's thread, on disk when this returns, if its last one is still
         the newest here. Else None: somebody has written since, or is about to."""
         place = (last.device_id, last.device_seq, last.chain, last.effective_hlc)
-        header, proof, stored = self._chained(draft, {**draft.meta, "task_seq": task_seq}, place)
-        values = (*header, *proof, stored, last.effective_hlc)
-        try:
-            with self._lock:
-                if self._depth:
-                    return None
-                cursor = self.connection.execute(self.sql["append_after"], values)
-        except sqlite3.Error as error:
-            if is_busy(error):
+        with self._lock:
+            if self._depth:
                 return None
-            raise translated(error) from error
-        if cursor.rowcount != 1:
-            return None
-        return _written(cursor, header, proof, draft.body)
+            meta = {**draft.meta, "task_seq": task_seq}
+            header, proof, stored = self._chained(draft, meta, place)
+            values = (*header, *proof, stored, last.effective_hlc)
+            try:
+                cursor = self.connection.execute(self.sql["append_after"], values)
+            except sqlite3.Error as error:
+                if is_busy(error):
+                    return None
+                raise translated(error) from error
+            return _written(cursor, header, proof, draft.body) if cursor.rowcount == 1 else None
 
     def _chained(
         self,
