@@ -1,7 +1,8 @@
-"""Who is compared: bare SQLite, syncd, LangGraph's SqliteSaver. Same payload, same durability.
+"""Who is compared: bare SQLite, syncd and its saver, LangGraph's SqliteSaver. Same payload, same
+durability; one line has LangGraph's as it comes, whatever it syncs.
 
 Each writing line has a database of its own, so that nobody pays for another's WAL or cache.
-Every database lies in one folder and is checked to be in WAL mode with synchronous = FULL.
+Every other database lies in one folder and is checked to be in WAL mode with synchronous = FULL.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    Checkpoint,
+    CheckpointMetadata,
+    empty_checkpoint,
+)
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from bench.disk import assert_durable, connection, raw_commit
@@ -27,14 +33,19 @@ from bench.lines import (
     LATEST_DOCUMENT,
     LIST_10,
     PUT,
+    PUT_DEFAULTS,
     PUT_ENVELOPE,
     RAW_READ,
     RAW_READ_10,
     RAW_WRITE,
+    SAVER_GET,
+    SAVER_LIST,
+    SAVER_PUT,
     UPDATE,
 )
 from bench.measure import Operation, repeated
 from bench.payload import TASK, Payload, create
+from syncd.langgraph import SyncdSaver
 from syncd.service import CheckpointService
 
 SHOWN = 10
@@ -53,9 +64,11 @@ def contenders(folder: Path, payload: Payload) -> Iterator[list[Operation]]:
         closing(connection(folder / "raw.db")) as raw,
         closing(connection(folder / "put.db", isolation_level="DEFERRED")) as put,
         closing(connection(folder / "envelope.db", isolation_level="DEFERRED")) as envelope,
+        closing(sqlite3.connect(folder / "defaults.db", check_same_thread=False)) as defaults,
+        closing(SyncdSaver(home=folder / "syncd-saver")) as saver,
     ):
-        for service in (creator, unredacted, at_rest, end_to_end, updater):
-            assert_durable(service.node.store.connection)
+        for home in (creator, unredacted, at_rest, end_to_end, updater, saver):
+            assert_durable(home.node.store.connection)
         yield [
             *_raw(raw, payload),
             *_syncd(creator, payload),
@@ -63,7 +76,9 @@ def contenders(folder: Path, payload: Payload) -> Iterator[list[Operation]]:
             _create(CREATE_AT_REST, at_rest, payload),
             _create(CREATE_END_TO_END, end_to_end, payload),
             _update(updater, payload),
-            *_langgraph(_saver(put), payload),
+            *_langgraph(_saver(put), payload, (PUT, GET_TUPLE, LIST_10)),
+            *_langgraph(saver, payload, (SAVER_PUT, SAVER_GET, SAVER_LIST)),
+            _langgraph(SqliteSaver(defaults), payload, (PUT_DEFAULTS, "", ""))[0],
             _enveloped(_saver(envelope), payload),
         ]
 
@@ -157,7 +172,7 @@ def _checkpoint(document: dict[str, Any]) -> Checkpoint:
     return {**empty_checkpoint(), "channel_values": document}
 
 
-def _putting(saver: SqliteSaver) -> Callable[[Checkpoint], None]:
+def _putting(saver: BaseCheckpointSaver[Any]) -> Callable[[Checkpoint], None]:
     """Each put names the one before as its parent, as a graph does and as syncd's create does."""
     config = _thread()
 
@@ -168,7 +183,9 @@ def _putting(saver: SqliteSaver) -> Callable[[Checkpoint], None]:
     return put
 
 
-def _langgraph(saver: SqliteSaver, payload: Payload) -> list[Operation]:
+def _langgraph(
+    saver: BaseCheckpointSaver[Any], payload: Payload, names: tuple[str, str, str]
+) -> list[Operation]:
     document, put = payload.document(), _putting(saver)
 
     def fresh(count: int) -> Sequence[Checkpoint]:
@@ -176,9 +193,9 @@ def _langgraph(saver: SqliteSaver, payload: Payload) -> list[Operation]:
 
     put(_checkpoint(document))
     return [
-        Operation(PUT, fresh, put),
-        Operation(GET_TUPLE, repeated(_thread()), saver.get_tuple),
-        Operation(LIST_10, repeated(_thread()), lambda at: list(saver.list(at, limit=SHOWN))),
+        Operation(names[0], fresh, put),
+        Operation(names[1], repeated(_thread()), saver.get_tuple),
+        Operation(names[2], repeated(_thread()), lambda at: list(saver.list(at, limit=SHOWN))),
     ]
 
 

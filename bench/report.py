@@ -24,6 +24,10 @@ _COUNTERPARTS = (
     (lines.LATEST, lines.GET_TUPLE),
     (lines.LATEST_DOCUMENT, lines.GET_TUPLE),
     (lines.HISTORY, lines.LIST_10),
+    (lines.SAVER_PUT, lines.PUT),
+    (lines.SAVER_PUT, lines.PUT_DEFAULTS),
+    (lines.SAVER_GET, lines.GET_TUPLE),
+    (lines.SAVER_LIST, lines.LIST_10),
 )
 
 

@@ -18,6 +18,7 @@ from bench.sync import Sync
 from bench.transfer import COPY, FETCH, PULL, PULL_CROWDED, PUSH, PUSH_CROWDED
 
 LANGGRAPH_TIMES = 1.1
+SAVER_PUT_TIMES, SAVER_GET_TIMES = 1.2, 2.0
 RAW_PLUS_MS = 0.12
 REDACTION_MS = 0.06
 AT_REST_TIMES = 1.15
@@ -137,8 +138,24 @@ def _speed(results: Local) -> list[Verdict]:
             "ms",
         ),
     ]
-    read = Verdict(f"latest p50 at {small.label}", LATEST_MS, latest, "ms")
-    return [*(_unless_disturbed(results, raw, verdict) for verdict in writes), read]
+    writes.append(
+        Verdict(
+            f"SyncdSaver.put p50 at {small.label} to LangGraph's",
+            SAVER_PUT_TIMES,
+            small.to_langgraph(lines.SAVER_PUT),
+            "x",
+        )
+    )
+    reads = [
+        Verdict(f"latest p50 at {small.label}", LATEST_MS, latest, "ms"),
+        Verdict(
+            f"SyncdSaver.get_tuple p50 at {small.label} to LangGraph's",
+            SAVER_GET_TIMES,
+            small.to_langgraph(lines.SAVER_GET),
+            "x",
+        ),
+    ]
+    return [*(_unless_disturbed(results, raw, verdict) for verdict in writes), *reads]
 
 
 def _unless_disturbed(results: Local, raw: Figures, verdict: Verdict) -> Verdict:

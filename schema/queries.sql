@@ -3,15 +3,18 @@
 -- place --
 -- Where the next entry goes: the newest entry (nearly always this device's own), the latest clock
 -- (an entry of its own that came back may be the newest), whether task and agent are known, this
--- device's highest number in the task (which is the newest checkpoint's, if that is its own), the
--- task's current checkpoint, whether the agent is fenced off from the task, this device's id: a sync
--- may have changed it.
+-- device's highest number in the task (which is the newest checkpoint's, if that is its own, or the
+-- newest entry's, if that is of a graph), the task's current checkpoint, whether the agent is fenced
+-- off from the task, this device's id: a sync may have changed it. At the end, the newest entry's
+-- meta, if `numbers` may lack what it says.
 SELECT h.device_id, h.device_seq, h.chain,
   max(coalesce(h.effective_hlc, 0), coalesce(c.hlc, 0),
       coalesce((SELECT json_extract(value, '$[2]') FROM state WHERE name = 'anchor'), 0)),
   t.id IS NOT NULL,
   EXISTS (SELECT 1 FROM participants p WHERE p.agent_id = ?2 AND p.task_id = ?1),
-  max(coalesce(n.task_seq, 0), coalesce(iif(c.device_id = s.value, c.task_seq, 0), 0)),
+  max(coalesce(n.task_seq, 0), coalesce(iif(c.device_id = s.value, c.task_seq, 0), 0),
+      iif(substr(h.entity, 1, 5) = 'graph' AND h.device_id = s.value AND json_valid(h.meta)
+          AND h.meta ->> '$.task_id' = ?1, h.meta ->> '$.task_seq', 0)),
   CASE WHEN NOT EXISTS (SELECT 1 FROM fences WHERE task_id = ?1) THEN c.id ELSE (
     SELECT k.id FROM checkpoints k WHERE k.task_id = ?1 AND NOT EXISTS (
       SELECT 1 FROM fences f WHERE f.task_id = ?1 AND f.agent_id = k.agent_id
@@ -19,7 +22,7 @@ SELECT h.device_id, h.device_seq, h.chain,
     ORDER BY k.hlc DESC, k.id DESC LIMIT 1) END,
   EXISTS (SELECT 1 FROM fences f WHERE f.task_id = ?1 AND f.agent_id = ?2
     AND f.device_id = s.value AND f.until = 9223372036854775807),
-  s.value
+  s.value, iif(substr(h.entity, 1, 5) = 'graph' AND h.device_id = s.value, h.meta, NULL)
 FROM state s
 LEFT JOIN log h ON h.seq = (SELECT max(seq) FROM log)
 LEFT JOIN tasks t ON t.id = ?1
@@ -28,11 +31,43 @@ LEFT JOIN checkpoints c ON c.id =
   (SELECT k.id FROM checkpoints k WHERE k.task_id = ?1 ORDER BY k.hlc DESC, k.id DESC LIMIT 1)
 WHERE s.name = 'device_id'
 
+-- graph_place --
+-- The same for an entry of a graph's thread, as far as it matters there; the newest entry's number is
+-- left to whoever asks.
+SELECT h.device_id, h.device_seq, h.chain,
+  max(coalesce(h.effective_hlc, 0), coalesce(
+    (SELECT json_extract(value, '$[2]') FROM state WHERE name = 'anchor'), 0)),
+  EXISTS (SELECT 1 FROM tasks WHERE id = ?1), 1,
+  max(coalesce((SELECT task_seq FROM numbers WHERE task_id = ?1), 0),
+      coalesce((SELECT iif(k.device_id = s.value, k.task_seq, 0) FROM checkpoints k
+        WHERE k.task_id = ?1 ORDER BY k.hlc DESC, k.id DESC LIMIT 1), 0)),
+  NULL, 0, s.value, iif(substr(h.entity, 1, 5) = 'graph' AND h.device_id = s.value, h.meta, NULL)
+FROM state s LEFT JOIN log h ON h.seq = (SELECT max(seq) FROM log)
+WHERE s.name = 'device_id'
+
+-- keep_number --
+-- The newest entry's number in its task, before another one takes its place at the end of the log.
+INSERT INTO numbers (task_id, task_seq)
+SELECT h.meta ->> '$.task_id', h.meta ->> '$.task_seq' FROM log h
+JOIN state s ON s.name = 'device_id' AND s.value = h.device_id
+WHERE h.seq = (SELECT max(seq) FROM log) AND substr(h.entity, 1, 5) = 'graph'
+  AND json_valid(h.meta)
+ON CONFLICT (task_id) DO UPDATE SET task_seq = max(task_seq, excluded.task_seq)
+
 -- append --
 -- One entry, as it stays.
 INSERT INTO log (entry_id, device_id, device_seq, entity, entity_id, op, bases, hlc, actor, at,
                  key_id, meta, hash, previous, chain, signature, effective_hlc, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- append_after --
+-- One entry, if the one that it follows is the newest here as it was, and this device still has the
+-- same id. Alone, so that it takes one step where a transaction takes four.
+INSERT INTO log (entry_id, device_id, device_seq, entity, entity_id, op, bases, hlc, actor, at,
+                 key_id, meta, hash, previous, chain, signature, effective_hlc, body)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18
+FROM log h JOIN state s ON s.name = 'device_id' AND s.value = ?2
+WHERE h.seq = (SELECT max(seq) FROM log) AND h.chain = ?14 AND h.effective_hlc = ?19
 
 -- add_checkpoint --
 -- The first version of a checkpoint.
@@ -385,8 +420,13 @@ ORDER BY entity, entity_id, effective_hlc, entry_id
 -- The versions of one entity.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
   iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
-FROM log WHERE entity_id = ?1 AND entity = ?2 AND entry_id <> entity_id
-  AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
+FROM log WHERE entity = 'checkpoint' AND ?2 = 'checkpoint' AND entity_id = ?1
+  AND entry_id <> entity_id AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
+UNION ALL
+SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
+  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
+FROM log WHERE entity <> 'checkpoint' AND entity = ?2 AND entity_id = ?1
+  AND entry_id <> entity_id AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
 UNION ALL
 SELECT l.seq, l.entry_id, l.device_id, l.entity, l.entity_id, l.op, l.bases, l.at, l.meta, l.hash,
   l.effective_hlc, iif(l.refused IS NULL, coalesce(l.cloud_seq, 0), 0), l.purged IS NOT NULL
@@ -427,7 +467,8 @@ DELETE FROM conflicts WHERE entity_id = ? AND kind = 'fork'
 SELECT COUNT(*), MIN(c.hlc) FROM checkpoints c JOIN log f ON f.seq = c.first_seq
 WHERE c.id IN (SELECT value FROM json_each(?)) AND c.id = f.entry_id AND NOT EXISTS (
   SELECT 1 FROM log o
-  WHERE o.entity_id = c.id AND o.entry_id <> o.entity_id AND o.op = 'create')
+  WHERE o.entity = 'checkpoint' AND o.entity_id = c.id AND o.entry_id <> o.entity_id
+    AND o.op = 'create')
 
 -- moved --
 -- Where those of some checkpoints stand now that have later versions.
@@ -727,8 +768,7 @@ SELECT entry FROM purges WHERE entry_id = ?
 -- purges_waiting --
 -- Purges that the replica has not answered.
 SELECT * FROM log
-WHERE entity_id >= 'purge:' AND entity_id < 'purge;' AND entry_id <> entity_id
-  AND entity = 'purge' AND cloud_seq IS NULL AND refused IS NULL
+WHERE entity <> 'checkpoint' AND entity = 'purge' AND cloud_seq IS NULL AND refused IS NULL
 
 -- versions_kept --
 -- The versions of a task's checkpoints that have a body: where they stand, how large they are,
@@ -1046,3 +1086,86 @@ DELETE FROM sources WHERE path = ?
 -- source_problems --
 -- Files that could not be read.
 SELECT path, line, problem, at FROM sources WHERE problem <> '' ORDER BY path
+
+-- graph_keys --
+-- Names of a graph's states in a range, the last first.
+SELECT DISTINCT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph' AND entity_id > ?1 AND entity_id < ?2
+ORDER BY entity_id DESC LIMIT ?3
+
+-- graph_named --
+-- The name of a state by its id: plain, or after that of another.
+SELECT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph' AND entity_id = ?1
+UNION ALL
+SELECT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph' AND entity_id > ?2 AND entity_id < ?3
+  AND substr(entity_id, -length(?4)) = ?4
+LIMIT 1
+
+-- graph_newest --
+-- The last state in a range of names that was not deleted since, as the newest put has it, and
+-- whether steps wrote something beside it, as far as its name tells.
+SELECT l.*, EXISTS (
+    SELECT 1 FROM log w WHERE w.entity <> 'checkpoint' AND w.entity = 'graph_write'
+      AND w.entity_id = l.entity_id)
+FROM log l
+WHERE l.entity <> 'checkpoint' AND l.entity = 'graph' AND l.entity_id >= ?1 AND l.entity_id <= ?2
+  AND (l.refused IS NULL OR l.body <> x'') AND l.purged IS NULL AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = ?3 AND d.effective_hlc > l.effective_hlc)
+  AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = l.entity_id AND d.effective_hlc > l.effective_hlc)
+  AND NOT EXISTS (
+    SELECT 1 FROM log o WHERE o.entity <> 'checkpoint' AND o.entity = 'graph'
+      AND o.entity_id = l.entity_id AND o.seq <> l.seq AND (o.refused IS NULL OR o.body <> x'')
+      AND (o.effective_hlc, o.entry_id) > (l.effective_hlc, l.entry_id))
+ORDER BY l.entity_id DESC LIMIT 1
+
+-- graph_writes --
+-- What steps wrote beside a state, as far as it was not deleted since.
+SELECT l.* FROM log l
+WHERE l.entity <> 'checkpoint' AND l.entity = 'graph_write' AND l.entity_id = ?1
+  AND (l.refused IS NULL OR l.body <> x'') AND l.purged IS NULL AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = ?2 AND d.effective_hlc > l.effective_hlc)
+  AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = l.entity_id AND d.effective_hlc > l.effective_hlc)
+
+-- graph_written --
+-- Names of states in a range that steps wrote something beside.
+SELECT DISTINCT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph_write' AND entity_id > ?1 AND entity_id < ?2
+LIMIT ?3
+
+-- graph_pieces --
+-- The pieces of a large value in their order; one may be there several times.
+SELECT l.* FROM log l
+WHERE l.entity <> 'checkpoint' AND l.entity = 'graph_blob' AND l.entity_id > ?1
+  AND l.entity_id < ?2 AND l.body <> x''
+ORDER BY l.entity_id, l.seq
+
+-- graph_piece_count --
+-- How many of them are here.
+SELECT COUNT(DISTINCT entity_id) FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph_blob' AND entity_id > ?1 AND entity_id < ?2
+  AND body <> x'' AND refused IS NULL
+
+-- graph_runs --
+-- Names of the states that some runs put. Looks through all states.
+SELECT DISTINCT entity_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'graph' AND json_valid(meta)
+  AND meta ->> '$.run' IN (SELECT value FROM json_each(?))
+
+-- graph_count --
+-- How many states of a thread are shown, and when the last one was put.
+SELECT COUNT(DISTINCT l.entity_id), coalesce(MAX(l.at), '') FROM log l
+WHERE l.entity <> 'checkpoint' AND l.entity = 'graph' AND l.entity_id > ?1 AND l.entity_id < ?2
+  AND (l.refused IS NULL OR l.body <> x'') AND l.purged IS NULL AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = ?3 AND d.effective_hlc > l.effective_hlc)
+  AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = l.entity_id AND d.effective_hlc > l.effective_hlc)

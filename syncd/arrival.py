@@ -205,6 +205,7 @@ class _Arrival:
         self._all_sent = exchange.sent_to() == self._seq
         self._hlc = max(newest[4] if newest else 0, exchange.store.anchor()[2])
         self._views = Views(exchange.store.connection)
+        exchange.run("keep_number")
         self._heads: dict[str, Head] = {}
         self._vouching: set[str] = set()
         self._checkpoints: list[tuple[Any, ...]] = []

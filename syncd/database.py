@@ -184,7 +184,7 @@ class Database:
         try:
             return self.connection.execute(text, parameters)
         except sqlite3.OperationalError as error:
-            if not _is_busy(error):
+            if not is_busy(error):
                 raise
         return patiently(lambda: self.connection.execute(text, parameters), self._busy_seconds)
 
@@ -286,13 +286,13 @@ def patiently(work: Callable[[], T], seconds: float) -> T:
         try:
             return work()
         except sqlite3.OperationalError as error:
-            if not _is_busy(error) or time.monotonic() > deadline:
+            if not is_busy(error) or time.monotonic() > deadline:
                 raise
         time.sleep(0.001)  # some refusals come at once
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+def is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def translated(error: Exception) -> SyncdError:

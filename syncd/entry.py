@@ -18,6 +18,10 @@ KEY = "key"
 # What agents have to do with each other. Nobody chooses between versions of these: each is a fact.
 HANDOFF, LEASE, MESSAGE, AGENT = "handoff", "lease", "message", "agent"
 INVOCATION, RECOVERY = "invocation", "recovery"
+# The states of a graph's threads, what its steps have written beside them, large values in pieces,
+# and what was deleted of these.
+GRAPH, GRAPH_WRITE, GRAPH_BLOB = "graph", "graph_write", "graph_blob"
+GRAPH_DELETE = "graph_delete"
 CREATE, UPDATE, FINALIZE = "create", "update", "finalize"
 ACKNOWLEDGE, RELEASE = "acknowledge", "release"
 

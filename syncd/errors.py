@@ -94,6 +94,15 @@ class ViewDamagedError(CheckpointCorruptionError):
     data_safe = True
 
 
+class GraphDamagedError(CheckpointCorruptionError):
+    """A state of a graph's thread, or a value in it, is not what was put."""
+
+    remedy = (
+        "`syncd audit verify` names every damaged entry, `syncd backup restore` goes back to a "
+        "copy. To go on from an older state: `list(config, before=...)` with the damaged one's id."
+    )
+
+
 class CheckpointExistsError(CheckpointError):
     code = "exists"
     exit_code = 7

@@ -379,6 +379,7 @@ def _is_signed(exchange: Exchange, row: Pulled) -> bool:
 def _put_back(store: Store, entry: Entry, damaged: Entry) -> None:
     body = store.vault.kept(entry.entry_id, entry.key_id, entry.body)
     with store.transaction():
+        store.change("keep_number")
         store.change("put_entry", entry._replace(body=body))
         for name in (entry.entry_id, str(damaged.entry_id)):
             store.change("clear_problem", (name,))

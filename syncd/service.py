@@ -33,8 +33,9 @@ from syncd.node import Node, user
 from syncd.part import Part
 from syncd.patch import merged, patched, plain
 from syncd.seal import SigningKey
-from syncd.store import Place, Record, Skipped, shown_hash
+from syncd.store import Record, Skipped, shown_hash
 from syncd.vocabulary import AgentType, CheckpointReason, checked_id, zoned
+from syncd.writer import Place
 
 log = logging.getLogger("syncd")
 _IMMUTABLE = ("checkpoint_id", "task_id")

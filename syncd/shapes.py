@@ -9,6 +9,7 @@ from syncd.entry import (
     AGENT,
     CHECKPOINT,
     CHOICE,
+    GRAPH,
     HANDOFF,
     INVOCATION,
     KEY,
@@ -39,6 +40,7 @@ _SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
     AGENT: {"who": _TEXT, "where": _TEXT, "state": _TEXT},
     INVOCATION: {"started": _TEXT, "by": _TEXT, "session": _TEXT},
     RECOVERY: {"outcome": _TEXT, "checkpoint": _TEXT},
+    GRAPH: {"parent": _TEXT, "run": _TEXT},
     KEY: {"continues": _DICT, "public_key": _TEXT, "endorsement": _TEXT},
 }  # fmt: skip
 _ALWAYS = {"task_id": _TEXT, "task_seq": _NUMBER}

@@ -1,8 +1,4 @@
-"""The local database: an entry and its view rows in one durable transaction, verified reads.
-
-Writers are short-lived commands, libraries and hooks in many processes; none of them waits for
-a daemon. A write is acknowledged when SQLite has synced its log to disk.
-"""
+"""The local database: what is written to it, and verified reads."""
 
 from __future__ import annotations
 
@@ -13,8 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from syncd import clock
-from syncd.database import Database
-from syncd.entry import CHECKPOINT, FINALIZE, Draft, Entry, header_bytes
+from syncd.entry import CHECKPOINT, FINALIZE, Entry
 from syncd.errors import (
     CheckpointCorruptionError,
     CheckpointNotFoundError,
@@ -28,27 +23,14 @@ from syncd.errors import (
 )
 from syncd.leases import FOREVER
 from syncd.purges import recalled
-from syncd.seal import GENESIS, SEALED, SigningKey, chain_value, digest, flaw, header_intact
+from syncd.seal import SEALED, digest, flaw, header_intact
 from syncd.vault import Vault
-from syncd.views import CheckpointRow, Views, checkpoint_columns
+from syncd.views import CheckpointRow, checkpoint_columns
+from syncd.writer import Writer
 
 VIEW_COLUMNS = len(CheckpointRow._fields)
 _ENTRY_END = VIEW_COLUMNS + len(Entry._fields)
 _PAGE = 500
-
-
-class Place(NamedTuple):
-    """Where an entry goes: after which, and as which of its task."""
-
-    device_id: str
-    device_seq: int
-    chain: bytes
-    hlc: int
-    task_known: int
-    agent_known: int
-    task_seq: int
-    current_id: str | None
-    fenced: int
 
 
 class Record(NamedTuple):
@@ -99,69 +81,19 @@ class Skipped(NamedTuple):
     problem: str
 
 
-class Store(Database):
+class Store(Writer):
     """One device's log and its views."""
 
     columns = CheckpointRow._fields + Entry._fields
 
     def __init__(self, path: Path, *, vault: Vault | None = None, **options: Any) -> None:
-        super().__init__(path, **options)
+        super().__init__(path, vault=vault, **options)
         self._met: list[tuple[str, str]] = []
-        self.vault = vault or Vault()
 
     def _rolled_back(self) -> None:
         met, self._met = self._met, []
         if met:
             self.record_problems(met)
-
-    # --- writing ----------------------------------------------------------------------------
-
-    def place(self, task_id: str, agent: str = "") -> Place:
-        """Where the next entry of a task goes; asked and used inside one transaction."""
-        (row,) = self._fetched(self.sql["place"], (task_id, agent), 1)
-        if row[0] == row[9]:
-            return Place(*row[:9])
-        return Place(row[9], *self.anchor()[:2], *row[3:9])
-
-    def anchor(self) -> tuple[int, bytes, int]:
-        """This device's number, chain value and clock, for when another's entry came last.
-
-        Whoever appends another device's entries sets it, in the same transaction.
-        """
-        kept = self.row("state", ("anchor",))
-        if kept is None:
-            return 0, GENESIS, 0
-        number, chain, hlc = orjson.loads(kept[0])
-        return number, bytes.fromhex(chain), hlc
-
-    def own_head(self) -> tuple[int, bytes]:
-        """Number and chain value of this device's newest entry."""
-        newest = self.row("newest")
-        if newest is None or newest[1] != self.device_id:
-            return self.anchor()[:2]
-        return newest[2], newest[3]
-
-    def append(self, draft: Draft, place: Place, key: SigningKey | None = None) -> Entry:
-        """Chain, store and project one entry, inside a transaction; with a key, sign it."""
-        now = self.now_ms()
-        hlc, at = clock.tick(place.hlc, now), clock.iso(now)
-        meta = {**draft.meta, "task_seq": place.task_seq + 1}
-        key_id, body_hash, stored = self.vault.sealed(draft.entry_id, draft.body)
-        header = (
-            draft.entry_id, place.device_id, place.device_seq + 1, draft.entity, draft.entity_id,
-            draft.op, orjson.dumps(draft.bases).decode(), hlc, draft.actor, at, key_id,
-            orjson.dumps(meta, option=orjson.OPT_SORT_KEYS).decode(),
-        )  # fmt: skip
-        chain = chain_value(place.chain, header_bytes(header), body_hash)
-        signature = key.sign(chain) if key else None
-        proof = (body_hash, place.chain, chain, signature, hlc)
-        cursor = self._connection.execute(self.sql["append"], (*header, *proof, stored))
-        entry = Entry(cursor.lastrowid or 0, *header, *proof, None, None, draft.body)
-        views = Views(self._connection)
-        if not (place.task_known and place.agent_known):
-            views.introduce(meta, hlc, task=not place.task_known, agent=not place.agent_known)
-        views.project(entry, meta)
-        return entry
 
     def changeable(self, checkpoint_id: str, base: str | None = None) -> Record:
         """The current version, if it may be changed on top of `base`."""

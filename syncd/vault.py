@@ -55,6 +55,13 @@ class Vault:
         cipher = self._in_use(END_TO_END)
         return cipher.key.id, cipher.hash(body), cipher.sealed(entry_id, body)
 
+    def address(self, content: bytes, key_id: str | None = None) -> str:
+        """A name that follows from the content; keyed like a hash, by the key in use or another."""
+        if key_id is None:
+            key_id = self._in_use(END_TO_END).key.id if self.mode == END_TO_END else ""
+        cipher = self._cipher(key_id) if key_id else None
+        return cipher.hash(content) if cipher else digest(content)
+
     def kept(self, entry_id: str, key_id: str, body: bytes) -> bytes:
         """A body as this home stores it: never plain, if it seals anything."""
         if self.mode == NONE or key_id or not body or body.startswith(SEALED):

@@ -14,8 +14,24 @@ from typing import Any, NamedTuple
 import orjson
 
 from syncd import clock, fold, leases
-from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, LEASE, LINK, TASK, Entry
+from syncd.entry import (
+    CHECKPOINT,
+    CHOICE,
+    CREATE,
+    FINALIZE,
+    GRAPH,
+    GRAPH_BLOB,
+    GRAPH_DELETE,
+    GRAPH_WRITE,
+    LEASE,
+    LINK,
+    TASK,
+    Entry,
+)
 from syncd.sql import queries
+
+# What they say is read from the log itself.
+_WITHOUT_VIEW = frozenset((GRAPH, GRAPH_WRITE, GRAPH_BLOB, GRAPH_DELETE))
 
 
 class CheckpointRow(NamedTuple):
@@ -95,6 +111,8 @@ class Views:
         if entry.op == CREATE and entry.entity == CHECKPOINT:
             execute(sql["add_checkpoint"], first_version(entry, meta))
             return
+        if entry.entity in _WITHOUT_VIEW:
+            return  # whoever writes after it keeps its number
         execute(sql["count_task"], (meta["task_id"], meta["task_seq"]))
         if entry.entity == CHECKPOINT and self._alone(entry.entity_id, meta["parent"]):
             columns = (*checkpoint_columns(meta), entry.op == FINALIZE, entry.seq)

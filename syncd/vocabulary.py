@@ -123,12 +123,12 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 MAX_ID = 512
 
 
-def checked_id(kind: str, text: str) -> str:
+def checked_id(kind: str, text: str, longest: int = MAX_ID) -> str:
     """An id is any text on one line: it never becomes a path or part of a statement."""
     if not text.strip():
         raise InvalidInputError(f"the {kind} is empty")
-    if len(text) > MAX_ID:
-        raise InvalidInputError(f"the {kind} has {len(text)} characters; {MAX_ID} are allowed")
+    if len(text) > longest:
+        raise InvalidInputError(f"the {kind} has {len(text)} characters; {longest} are allowed")
     if control := _CONTROL.search(text):
         raise InvalidInputError(
             f"the {kind} contains a control character (U+{ord(control[0]):04X})"

@@ -6,13 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from postgres import Session
 from resuming import commit, git
 
-from syncd import CheckpointService, ExecutionState
+from syncd import CheckpointService, ExecutionState, tasks
 from syncd.cli.app import command_paths
 from syncd.config import SETTINGS, Setting
 
@@ -118,11 +119,16 @@ def _plain(text: str) -> str:
     return re.sub(r"/\S+/bin/syncd", "SYNCD", text)
 
 
-def test_the_python_example_works_as_written() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "toggle" in done.stdout
+def test_the_python_examples_work_as_written() -> None:
+    examples = re.findall(r"```python\n(.*?)```", README, re.S)
+    shown = ""
+    for example in examples:
+        done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        shown += done.stdout
+    assert "toggle" in shown
+    with closing(CheckpointService()) as opened:
+        assert tasks.show(opened.node, "sums")["states"]["count"] == 3
 
 
 def test_the_verifier_in_the_docs_accepts_an_intact_log_and_refuses_a_changed_one(

@@ -71,19 +71,20 @@ def list_(app: App) -> None:
     from syncd import tasks
 
     found = tasks.everything(app.node)
-    columns = ("ID", "STATUS", "CHECKPOINTS", "TOKENS", "BUDGET", "TITLE")
+    app.emit(found, lambda: _table(found))
+
+
+def _table(tasks: list[dict[str, Any]]) -> str:
+    """The states of graphs have a column where there are any."""
+    graphs = any(t["states"]["count"] for t in tasks)
+    columns = ("ID", "STATUS", "CHECKPOINTS", *(("STATES",) if graphs else ()), "TOKENS", "BUDGET",
+               "TITLE")  # fmt: skip
     rows = [
-        (
-            t["id"],
-            _status(t),
-            t["cost"]["checkpoints"],
-            t["cost"]["tokens"],
-            t["budget"],
-            t["title"],
-        )
-        for t in found
-    ]
-    app.emit(found, lambda: render.table(columns, rows))
+        (t["id"], _status(t), t["cost"]["checkpoints"],
+         *((t["states"]["count"],) if graphs else ()), t["cost"]["tokens"], t["budget"], t["title"])
+        for t in tasks
+    ]  # fmt: skip
+    return render.table(columns, rows)
 
 
 @task.command()
@@ -221,6 +222,9 @@ def _text(task: dict[str, Any]) -> str:
         + render.count(cost["checkpoints"], "checkpoint", "checkpoints"),
         f"Retention   {task['retention']}",
     ]
+    if states := task["states"]["count"]:
+        of_graph = render.count(states, "state of a graph", "states of a graph")
+        lines.insert(-1, f"Thread      {of_graph}, the last one of {task['states']['last_at']}")
     if task["description"]:
         lines.append(f"About       {task['description']}")
     if task["reassign"]:
