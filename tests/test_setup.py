@@ -19,6 +19,7 @@ from counts import full
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from syncd.cli import setup
 from syncd.cli.app import syncd
 from syncd.errors import SyncdError
 from syncd.setup.hosts import HOSTS, Scope
@@ -97,6 +98,19 @@ def test_it_is_installed_once_checked_and_removed_without_a_trace(
     assert set(states(host, scope, "--remove").values()) == {"absent"}
     assert {path.name for path in user.iterdir()} <= {".config"}
     assert sorted(path.name for path in shop.iterdir()) == [".git", "src"]
+
+
+@pytest.mark.parametrize("host", ALL)
+def test_what_is_installed_twice_is_told(host: str, shop: Path) -> None:
+    assert json.loads(run(host, "--project").stdout)["notices"] == []
+    [notice] = json.loads(run(host).stdout)["notices"]
+    assert "twice" in notice
+    states(host, "--remove", "--project")
+    assert json.loads(run(host).stdout)["notices"] == []
+
+
+def test_every_host_is_offered() -> None:
+    assert setup._HOSTS == ALL
 
 
 def test_claude_code_gets_hooks_a_status_line_tools_and_a_skill(user: Path, home: Path) -> None:
