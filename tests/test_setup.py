@@ -459,7 +459,7 @@ def take(file: File) -> File:
 
 
 @given(texts())
-@settings(max_examples=full(200, 5_000))
+@settings(max_examples=full(150, 5_000))
 def test_whatever_the_settings_are_they_come_back_to_the_byte(text: str) -> None:
     before = json.loads(strict(text))
     installed = put(text, {})
@@ -475,7 +475,7 @@ def test_whatever_the_settings_are_they_come_back_to_the_byte(text: str) -> None
 
 
 @given(texts(), st.data())
-@settings(max_examples=full(150, 3_000))
+@settings(max_examples=full(100, 3_000))
 def test_what_others_edit_meanwhile_stays(text: str, data: st.DataObject) -> None:
     installed = put(text, {})
     edited = Document(installed.text, "f")

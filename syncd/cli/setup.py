@@ -40,8 +40,8 @@ def setup(
 ) -> None:
     """Install hooks, tools and a skill for an agent's host.
 
-    HOST is claude-code, codex or opencode. Claude Code gets a status line too, or keeps its own. Settings that are there stay as they are;
-    run it again at any time, and after syncd has moved.
+    HOST is claude-code, codex or opencode. Claude Code gets a status line too, or keeps its own.
+    Settings that are there stay as they are; run it again at any time, and after syncd has moved.
     """
     from syncd import config
     from syncd.setup import main
