@@ -1,4 +1,5 @@
-"""`python -m bench`: run everything once, print the report, write bench.json and bench.png.
+"""`python -m bench`: run everything once, print the report, write bench.json and a page with
+pictures; a complete run writes docs/benchmarks.md anew.
 
 It exits with 0 even where a figure is missed: this is a report, not a gate.
 """
@@ -16,16 +17,18 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from bench import daemon, files, growth, loop, payload, report, resume, startup, sync
+from bench import daemon, files, growth, hooks, loop, payload, report, resume, startup, sync
 from bench.contenders import contenders
 from bench.disk import PATIENCE_SECONDS, connection, probed, raw_commit, wait_until_calm
 from bench.measure import interleaved
 from bench.results import Comparison, Local, Results, machine
 from bench.settings import Settings, Transfers, Watches
+from bench.stores import Others
 from bench.verdict import verdicts
 
-LOCAL, SYNC, DAEMON = PARTS = ("local", "sync", "daemon")
+LOCAL, SYNC, DAEMON, OTHERS = PARTS = ("local", "sync", "daemon", "others")
 RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Beside the results and not in /tmp, which may be memory: syncing would cost nothing there.
     with tempfile.TemporaryDirectory(prefix="databases-", dir=options.out) as folder:
         results = _run(Path(folder), _settings(options), options.only)
-    _publish(results, options.out)
+    complete = not (options.quick or options.only or options.samples or options.entries)
+    _publish(results, options.out, DOCS if complete else options.out)
     return 0
 
 
@@ -86,6 +90,7 @@ def _run(folder: Path, settings: Settings, only: str | None) -> Results:
         daemon.measured(folder / "daemon", small, settings.watches, _progress)
         if only in (None, DAEMON)
         else None,
+        _others(folder / "others", settings, small) if only in (None, OTHERS) else None,
         before,
     )
 
@@ -109,12 +114,21 @@ def _local(folder: Path, settings: Settings, small: payload.Payload) -> Local:
         prompts = resume.measured(folder, small, max(20, settings.samples // 20))
         _progress(loop.LINE)
         looped = loop.measured(folder, small, min(20, max(3, settings.samples // 20)))
+        _progress("hooks of a session")
+        hooked = hooks.replayed(folder, 20 if settings.quick else None)
         many = settings.entries // 100
         _progress(f"files: importing {many:,}")
         imported = files.measured(folder / "files", small, many, max(20, settings.samples // 20))
         _progress(f"growth: writing {settings.entries:,} entries")
         grown = growth.measured(folder, small, settings, control, calm)
-    return Local(comparisons, grown, started, prompts, looped, imported)
+    return Local(comparisons, grown, started, prompts, looped, imported, hooked)
+
+
+def _others(folder: Path, settings: Settings, small: payload.Payload) -> Others:
+    """What the others are made of takes a while to import."""
+    from bench import others
+
+    return others.measured(folder, small, max(50, settings.samples // 4), _progress)
 
 
 def _comparison(folder: Path, item: payload.Payload, samples: int) -> Comparison:
@@ -124,8 +138,8 @@ def _comparison(folder: Path, item: payload.Payload, samples: int) -> Comparison
     return Comparison(item.label, len(item.body), found)
 
 
-def _publish(results: Results, out: Path) -> None:
-    from bench import plot
+def _publish(results: Results, out: Path, docs: Path) -> None:
+    from bench import page
 
     held = verdicts(results)
     document = {
@@ -133,10 +147,7 @@ def _publish(results: Results, out: Path) -> None:
         "must_hold": [verdict.as_document() for verdict in held],
     }
     (out / "bench.json").write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
-    written = [out / "bench.json"]
-    if results.local:
-        written.append(out / "bench.png")
-        plot.draw(results.local, written[-1])
+    written = [out / "bench.json", *page.write(results, held, document["date"][:10], docs)]
     print(report.text(results, held))
     print(f"\n{', '.join(map(str, written))}")
 

@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.figures import Figures, ratio
-from bench.measure import Operation, interleaved
+from bench.measure import Operation, interleaved, repeated
 from bench.payload import AGENT, Payload, create
 from bench.settings import Settings
 from syncd.checkpoint import CheckpointMetadata, assembled
 from syncd.service import CheckpointService
+from syncd.status import status
 
 SHORT = 1_000
 TASKS = 1_000
 PER_COMMIT = 5_000
 BYTES_PER_ENTRY = 5_000
 LONG_TASK = "the-long-task"
-LINES = ("create, long task", "create, all tasks", "latest, long task", "latest, all tasks")
+LINES = ("create, long task", "create, all tasks", "latest, long task", "latest, all tasks",
+         "status")  # fmt: skip
 
 
 class Fill(NamedTuple):
@@ -118,6 +120,7 @@ def _operations(service: CheckpointService, payload: Payload, home: str) -> list
         Operation(f"{LINES[1]}, {home}", _all_in_turn(), write),
         Operation(f"{LINES[2]}, {home}", _only_long, read),
         Operation(f"{LINES[3]}, {home}", _all_in_turn(), read),
+        Operation(f"{LINES[4]}, {home}", repeated(service.node), status),
     ]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.figures import Figures, summary
@@ -75,3 +77,12 @@ def block(operation: Operation, size: int) -> list[int]:
         run(argument)
         taken.append(clock() - start)
     return taken
+
+
+def installed(home: Path, bytecode: Path) -> dict[str, str]:
+    """As for an installed package: every module compiled before (by the trial runs), in a folder
+    of its own. Where an environment forbids that, a checkout would compile itself at each start
+    and the baseline's libraries would not."""
+    environment = {**os.environ, "SYNCD_HOME": str(home), "PYTHONPYCACHEPREFIX": str(bytecode)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return environment

@@ -16,13 +16,21 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from bench import lines
 from bench.figures import Figures
 from bench.results import Local
+from bench.stores import Others
 
 _COLOURS = {"raw": "#7f7f7f", "syncd": "#1f6fb4", "LangGraph": "#d9822b"}
 _OTHER = "#4b9b5f"
 
 
 def draw(results: Local, path: Path) -> None:
-    panels = _panels(results)
+    _drawn(_panels(results), path)
+
+
+def draw_others(found: Others, path: Path) -> None:
+    _drawn([(f"writes, {found.label}", found.writes), ("reads", found.reads)], path)
+
+
+def _drawn(panels: Sequence[tuple[str, Mapping[str, Figures]]], path: Path) -> None:
     columns = 2
     rows = -(-len(panels) // columns)
     figure, grid = pyplot.subplots(rows, columns, figsize=(14, 3.3 * rows), squeeze=False)

@@ -12,6 +12,7 @@ from bench.results import Comparison, Local, Results
 from bench.resume import LINE
 from bench.server import DURABLE
 from bench.startup import BASELINE, StartUp
+from bench.stores import BESIDE, Others
 from bench.sync import Sync
 from bench.transfer import COPY_PLAIN, PUSH, REFERENCES
 from bench.verdict import Verdict
@@ -31,6 +32,7 @@ def text(results: Results, verdicts: Sequence[Verdict]) -> str:
     parts += _local(results.local) if results.local else []
     parts += [_sync(results.sync)] if results.sync else []
     parts += [_daemons(results.daemons)] if results.daemons else []
+    parts += [_others(results.others)] if results.others else []
     parts.append(_must_hold(verdicts))
     if results.local and _busy(results.local):
         parts.append(
@@ -174,6 +176,15 @@ def _daemons(found: Daemons) -> str:
         f"  {found.sizes.backlog:,} entries wait where the replica is away",
     )
     return "\n".join((*_table(("Daemon", "p50", "p99", "samples"), rows), "", *notes))
+
+
+def _others(found: Others) -> str:
+    rows = [
+        (name, *_times(figures), f"{figures.samples:,}", BESIDE.get(name, ""))
+        for name, figures in {**found.writes, **found.reads}.items()
+    ]
+    title = f"Beside others, {found.label}"
+    return "\n".join(_table((title, "p50", "p99", "samples", "beside keeping it"), rows))
 
 
 def _must_hold(verdicts: Sequence[Verdict]) -> str:

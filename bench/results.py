@@ -16,21 +16,27 @@ from bench.disk import BUSY_TIMES
 from bench.figures import Figures, ratio
 from bench.files import Files
 from bench.growth import Growth
+from bench.hooks import Replayed
 from bench.lines import RAW_WRITE, REFERENCES
 from bench.settings import Settings
 from bench.startup import BASELINE, StartUp
+from bench.stores import Others
 from bench.sync import Sync
 from bench.transfer import REFERENCES as REFERENCES_OF_SYNC
 
 LIBRARIES = (
     "syncd",
     "click",
+    "dbos",
     "langchain-core",
     "langgraph-checkpoint",
+    "langgraph-checkpoint-postgres",
     "langgraph-checkpoint-sqlite",
+    "openai-agents",
     "orjson",
     "psycopg",
     "pydantic",
+    "sqlite-sync-core",
 )
 
 
@@ -59,6 +65,7 @@ class Local:
     resume: Figures
     loop_ms: float
     files: Files
+    hooks: Replayed
 
     def quiet_ms(self) -> float:
         """A raw commit that nobody disturbed: the fastest twentieth, wherever in the run it was.
@@ -86,6 +93,7 @@ class Local:
                 },
                 "update": _milliseconds(self.files.update),
             },
+            "hooks": {name: round(value, 3) for name, value in self.hooks._asdict().items()},
         }
 
 
@@ -97,6 +105,7 @@ class Results:
     local: Local | None
     sync: Sync | None
     daemons: Daemons | None
+    others: Others | None = None
     machine: dict[str, Any] = field(default_factory=lambda: machine())
 
     def as_document(self) -> dict[str, Any]:
@@ -107,6 +116,7 @@ class Results:
             **(self.local.as_document() if self.local else {}),
             **({"sync": _sync(self.sync)} if self.sync else {}),
             **({"daemon": _daemons(self.daemons)} if self.daemons else {}),
+            **({"others": _others(self.others)} if self.others else {}),
         }
 
 
@@ -202,6 +212,7 @@ def _sync(sync: Sync) -> dict[str, Any]:
         "round_trip": _milliseconds(sync.round_trip),
         "waits_ms": sync.waits._asdict(),
         "memory_mb": round(sync.memory, 1),
+        "hooks_at_once_ms": sync.hooks._asdict(),
     }
 
 
@@ -214,4 +225,12 @@ def _daemons(found: Daemons) -> dict[str, Any]:
         "idle": found.idle._asdict(),
         "writes": {name: _milliseconds(figures) for name, figures in found.writes.items()},
         "pushes_beside_connected_devices": [round(speed, 3) for speed in found.connected],
+    }
+
+
+def _others(found: Others) -> dict[str, Any]:
+    return {
+        "payload": found.label,
+        "writes": {name: _milliseconds(figures) for name, figures in found.writes.items()},
+        "reads": {name: _milliseconds(figures) for name, figures in found.reads.items()},
     }

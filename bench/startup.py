@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,15 +10,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import hooks
 from bench.figures import Figures
-from bench.measure import Operation, interleaved, repeated
+from bench.measure import Operation, installed, interleaved, repeated
 from bench.payload import TASK, Payload, create
+from bench.resume import repository
 from syncd.service import CheckpointService
 
 BASELINE = 'python -c "import click, sqlite3"'
 LATEST_COMMAND = "syncd checkpoint latest"
 CREATE_COMMAND = "syncd checkpoint create"
 STATUS_COMMAND = "syncd status"
+HOOK_COMMAND = "syncd hook claude-code"
 
 
 class StartUp(NamedTuple):
@@ -32,12 +35,16 @@ def measured(folder: Path, payload: Payload, runs: int) -> StartUp:
     home = folder / "start-up"
     with closing(CheckpointService(home=home)) as service:
         create(service, payload)
-    commands, environment = _commands(), _environment(home, folder / "bytecode")
-    for command in commands.values():
-        if problem := _problem(command, environment):
+    commands, environment = _commands(), installed(home, folder / "bytecode")
+    given = dict.fromkeys(commands, b"")
+    given[HOOK_COMMAND] = _tool_use(folder / "hooked-start")
+    for name, command in commands.items():
+        if problem := _problem(command, environment, given[name]):
             return StartUp({}, problem)
     operations = [
-        Operation(name, repeated(command), lambda argv: _run(argv, environment))
+        Operation(
+            name, repeated((command, given[name])), lambda call: _run(call[0], call[1], environment)
+        )
         for name, command in commands.items()
     ]
     return StartUp(interleaved(operations, runs, size=1))
@@ -51,6 +58,7 @@ def _commands() -> dict[str, list[str]]:
         BASELINE: [sys.executable, "-c", "import click, sqlite3"],
         LATEST_COMMAND: [script, "checkpoint", "latest", TASK],
         STATUS_COMMAND: [script, "status"],
+        HOOK_COMMAND: [script, "hook", "claude-code"],
         CREATE_COMMAND: [
             *(script, "checkpoint", "create", "--task", "start-up", "--agent", "bench"),
             *content,
@@ -58,32 +66,31 @@ def _commands() -> dict[str, list[str]]:
     }
 
 
-def _environment(home: Path, bytecode: Path) -> dict[str, str]:
-    """As for an installed package: every module compiled before (by the trial runs), in a folder
-    of its own. Where an environment forbids that, a checkout would compile itself at each start
-    and the baseline's libraries would not."""
-    environment = {**os.environ, "SYNCD_HOME": str(home), "PYTHONPYCACHEPREFIX": str(bytecode)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    return environment
+def _tool_use(project: Path) -> bytes:
+    """The event that comes most often, in a repository."""
+    place = {"cwd": str(repository(project))}
+    return json.dumps({**hooks.TOOL_USE, **place}).encode()
 
 
-def _problem(command: list[str], environment: Mapping[str, str]) -> str:
+def _problem(command: list[str], environment: Mapping[str, str], given: bytes) -> str:
     """A command that fails is fast, and must not count."""
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=environment, input=given, capture_output=True, check=False
+        )
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
     if done.returncode == 0:
         return ""
-    last = (done.stderr.strip() or "no message").splitlines()[-1]
+    last = (done.stderr.decode().strip() or "no message").splitlines()[-1]
     return f"{' '.join(command[:3])} exits with {done.returncode}: {last}"
 
 
-def _run(command: list[str], environment: Mapping[str, str]) -> None:
+def _run(command: list[str], given: bytes, environment: Mapping[str, str]) -> None:
     subprocess.run(
         command,
         env=environment,
-        stdin=subprocess.DEVNULL,
+        input=given,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=True,

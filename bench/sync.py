@@ -8,9 +8,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import backlog, transfer, writers
+from bench import backlog, hooks, transfer, writers
 from bench.device import Device, copied, fill
 from bench.figures import Figures, summary
+from bench.hooks import AtOnce
 from bench.payload import Payload, create
 from bench.server import Database, server
 from bench.settings import Transfers
@@ -29,6 +30,7 @@ class Sync(NamedTuple):
     round_trip: Figures
     waits: Waits
     memory: float
+    hooks: AtOnce
 
 
 class _Stage(NamedTuple):
@@ -49,8 +51,9 @@ def measured(folder: Path, payload: Payload, sizes: Transfers, tell: Callable[[s
         found = transfer.measured(Servers(plain, full), stage.home, sizes.rounds, tell)
         with plain.database() as place:
             beside = _beside(stage, place)
+            hooked = _hooks(stage, place)
         with plain.database() as place:
-            return Sync(plain.version, sizes, found, *beside, _memory(stage, place))
+            return Sync(plain.version, sizes, found, *beside, _memory(stage, place), hooked)
 
 
 def _beside(stage: _Stage, place: Database) -> tuple[float, Figures, Waits]:
@@ -65,6 +68,14 @@ def _beside(stage: _Stage, place: Database) -> tuple[float, Figures, Waits]:
         third.engine.meet()
         waits = writers.measured(home, stage.sizes.writers, third.engine.pull)
     return bootstrap, trips, waits
+
+
+def _hooks(stage: _Stage, place: Database) -> AtOnce:
+    stage.tell(f"sync: {hooks.AT_ONCE} hooks at once")
+    home = stage.folder / "fourth"
+    with closing(Device(home, place.reader)) as fourth:
+        fourth.engine.meet()
+        return hooks.at_once(stage.folder, home, fourth.engine.pull)
 
 
 def _bootstrap(home: Path, dsn: str) -> float:

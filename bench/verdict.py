@@ -9,10 +9,11 @@ from bench import lines
 from bench.daemon import ALONE, AWAY, Daemons
 from bench.figures import Figures, ratio
 from bench.files import UPDATE_LINE, Files
+from bench.hooks import AT_ONCE, Replayed
 from bench.loop import LINE as LOOP_LINE
 from bench.results import Local, Results
 from bench.resume import LINE
-from bench.startup import BASELINE, LATEST_COMMAND, STATUS_COMMAND
+from bench.startup import BASELINE, HOOK_COMMAND, LATEST_COMMAND, STATUS_COMMAND
 from bench.sync import Sync
 from bench.transfer import COPY, FETCH, PULL, PULL_CROWDED, PUSH, PUSH_CROWDED
 
@@ -26,6 +27,9 @@ READ_P99_MS = 5.0
 GROWTH_TIMES = 1.2
 START_UP_TIMES = 2.2
 STATUS_TIMES = 2.0
+HOOK_TIMES = 2.0
+HOOKS_SHARE = 5.0
+HOOK_WAIT_MS = 500.0
 RESUME_MS = 50.0
 HANDOFF_MS = 200.0
 LOOP_MS = 300.0
@@ -85,11 +89,20 @@ def _local(results: Local) -> list[Verdict]:
         *_growth(results),
         _start_up(results, LATEST_COMMAND, START_UP_TIMES),
         _start_up(results, STATUS_COMMAND, STATUS_TIMES),
+        _start_up(results, HOOK_COMMAND, HOOK_TIMES),
+        _hooks(results.hooks),
         Verdict(f"{LINE}, p50", RESUME_MS, results.resume.p50, "ms",
                 f"with two calls of git; p99: {results.resume.p99:.1f} ms"),
         Verdict(LOOP_LINE, LOOP_MS, results.loop_ms, "ms"),
         *_files(results.files),
     ]  # fmt: skip
+
+
+def _hooks(found: Replayed) -> Verdict:
+    share = 100 * ratio(found.hooks, found.session)
+    detail = f"{found.events} hooks in {found.hooks:.1f} s, the session took {found.session:,.0f} s"
+    claim = f"hooks of a session of {found.tool_calls} tool calls, of its time"
+    return Verdict(claim, HOOKS_SHARE, share, "%", detail)
 
 
 def _files(found: Files) -> list[Verdict]:
@@ -162,6 +175,7 @@ def _growth(results: Local) -> list[Verdict]:
     return [
         _unless_disturbed(results, growth.control, create),
         Verdict(f"latest {claim}", GROWTH_TIMES, growth.worst("latest"), "x"),
+        Verdict(f"status {claim}", GROWTH_TIMES, growth.worst("status"), "x"),
     ]
 
 
@@ -177,6 +191,8 @@ def _sync(sync: Sync) -> list[Verdict]:
     # A pull that ended before anybody wrote has shown nothing.
     waited = waits.pulling if waits.pulling_writes else None
     alone = f"the longest of {waits.calm_writes:,} writes without a pull: {waits.calm:.0f} ms"
+    hooked = sync.hooks
+    rounds = f"{hooked.pulling_rounds} times; without a pull the longest took {hooked.calm:.0f} ms"
     return [
         _speed_of(sync, f"push of {entries}, speed to {COPY}", PUSH, PUSH_SPEED),
         _speed_of(sync, f"pull of {entries}, speed to {FETCH}", PULL, PULL_SPEED),
@@ -184,7 +200,9 @@ def _sync(sync: Sync) -> list[Verdict]:
         _speed_of(sync, f"pull, speed {crowd}", PULL_CROWDED, CROWDED_SPEED),
         Verdict(f"memory, pushing {sync.sizes.backlog:,}", MEMORY_MB, sync.memory, "MB"),
         Verdict(f"wait of {waits.writers} writers, pulling", WAIT_MS, waited, "ms", alone),
-    ]
+        Verdict(f"the longest of {AT_ONCE} hooks at once, pulling", HOOK_WAIT_MS,
+                hooked.pulling if hooked.pulling_rounds else None, "ms", rounds),
+    ]  # fmt: skip
 
 
 def _speed_of(sync: Sync, claim: str, line: str, limit: float) -> Verdict:

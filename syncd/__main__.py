@@ -1,5 +1,5 @@
 """`python -m syncd`."""
 
-from syncd.cli.app import main
+from syncd.cli import main
 
 main()

@@ -111,12 +111,12 @@ class Place:
     def __init__(self, root: Path, limit: int) -> None:
         self._root = root.resolve()
         self._limit = limit
-        self._real: dict[Path, Path] = {}
+        self._within: dict[Path, bool] = {}
 
     def content(self, file: Path) -> bytes:
         """What a file holds; refused if a link leads elsewhere, or if it is far larger than any
         checkpoint."""
-        if not self._truly(file).is_relative_to(self._root):
+        if not self._holds(file):
             raise InvalidInputError(
                 f"{file} leads out of {self._root}", "Name the place where it really lies."
             )
@@ -129,12 +129,13 @@ class Place:
             raise InvalidInputError(f"{file} has more than {self._limit:,} bytes", "Leave it out.")
         return data
 
-    def _truly(self, file: Path) -> Path:
+    def _holds(self, file: Path) -> bool:
         if file.is_symlink():
-            return file.resolve()
-        if file.parent not in self._real:
-            self._real[file.parent] = file.parent.resolve()
-        return self._real[file.parent]
+            return file.resolve().is_relative_to(self._root)
+        folder = file.parent
+        if folder not in self._within:
+            self._within[folder] = folder.resolve().is_relative_to(self._root)
+        return self._within[folder]
 
 
 class _File(NamedTuple):

@@ -42,8 +42,10 @@ _MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 class Node:
     """Opens what it needs when it needs it; first use makes the home."""
 
-    def __init__(self, home: Path | None = None) -> None:
+    def __init__(self, home: Path | None = None, busy_seconds: float | None = None) -> None:
+        """`busy_seconds`: for one who cannot wait as long as the settings say."""
         self.home = config.home(home)
+        self._busy_seconds = busy_seconds
         self._settings: config.Settings | None = None
         self._store: Store | None = None
         self._key: SigningKey | None = None
@@ -121,8 +123,12 @@ class Node:
             settle_in(Exchange(store), SigningKey.at(self._keys / "signing.pem"), here)
 
     def _open_store(self) -> Store:
-        patience = self.settings["store.busy_seconds"]
-        return Store(self.database, vault=self.vault, busy_seconds=patience)
+        return Store(self.database, vault=self.vault, busy_seconds=self._patience)
+
+    @property
+    def _patience(self) -> float:
+        usual: float = self.settings["store.busy_seconds"]
+        return usual if self._busy_seconds is None else min(usual, self._busy_seconds)
 
     @property
     def vault(self) -> Vault:
@@ -233,10 +239,9 @@ class Node:
     def _migrate(self) -> None:
         # Processes that meet in a new home also meet while one switches the file to WAL, or the
         # last one there closes it: SQLite refuses the others at once, however long they would wait.
-        patience = self.settings["store.busy_seconds"]
         with unforked:
             try:
-                patiently(self._bring_up_to_date, patience)
+                patiently(self._bring_up_to_date, self._patience)
             except sqlite3.Error as error:
                 raise translated(error) from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -158,3 +159,18 @@ def _changed(home: Path) -> tuple[int, int]:
         found = _told_path(home).stat()
         return found.st_ino, found.st_mtime_ns
     return 0, 0
+
+
+# --- this program ---------------------------------------------------------------------------------
+
+
+def program() -> list[str]:
+    """How this very program is called again, from anywhere."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return [sys.executable, "-P", "-m", "syncd"]
+    if called.is_file():
+        return [str(called.absolute())]
+    import shutil
+
+    return [shutil.which("syncd") or "syncd"]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import agents, disk, liveness, running
+from syncd import agents, disk, liveness, mishaps, running
 from syncd.errors import SyncdError
 from syncd.node import Node
 
@@ -53,7 +53,7 @@ def _unusable(node: Node, need: Need) -> dict[str, Any]:
         "conflicts": {"open": None},
         "quarantined": None,
         "agents": dict.fromkeys(("active", "warning", "stale")),
-        "notices": [],
+        "notices": mishaps.notices(node.home, int(time.time() * 1000)),
         "jobs": [],
         "attention": [need._asdict()],
     }  # fmt: skip
@@ -86,7 +86,8 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
         "quarantined": quarantined,
         "keys_missing": orjson.loads(state.get("keys_missing") or "[]"),
         "agents": agents.counts(everybody),
-        "notices": [*liveness.notices(node, everybody), *_unreadable(node)],
+        "notices": [*liveness.notices(node, everybody), *_unreadable(node),
+                    *mishaps.notices(node.home, int(time.time() * 1000))],
         "disk": {"free_bytes": disk.free(node.home),
                  "problem": disk.problem(node)},
         "jobs": said.get("jobs", []),

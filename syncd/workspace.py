@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from syncd.errors import ConfigError
 
 _REMOTE = re.compile(r'\[remote "origin"\][^\[]*?^\s*url\s*=\s*(\S+)', re.M | re.S)
+OWN_FILE = ".syncd.toml"
 # Only source is tracked: what tools generate or install says nothing about the work.
 _GENERATED = {".git", "node_modules", "__pycache__", ".venv", "venv", "dist", "build", "target"}
 
@@ -34,20 +35,37 @@ def task_of(start: Path) -> str | None:
     return _named_task(top) or f"{repository(top)}@{branch(top)}"
 
 
+def left_alone(start: Path) -> bool:
+    """Whether the repository, or the directory, says `ignore = true` in its .syncd.toml."""
+    top = find(start) or start.absolute()
+    ignored = _own_settings(top).get("ignore", False)
+    if not isinstance(ignored, bool):
+        raise ConfigError(
+            f"{top / OWN_FILE}: ignore must be true or false, not {ignored!r}",
+            f"Correct {top / OWN_FILE}.",
+        )
+    return ignored
+
+
 def _named_task(top: Path) -> str:
     """The task that the repository's own .syncd.toml names, if it does."""
-    file = top / ".syncd.toml"
+    task = _own_settings(top).get("task", "")
+    if not isinstance(task, str):
+        file = top / OWN_FILE
+        raise ConfigError(f"{file}: task must be a text, not {task!r}", f"Correct {file}.")
+    return task
+
+
+def _own_settings(top: Path) -> dict[str, Any]:
+    file = top / OWN_FILE
     if not file.is_file():
-        return ""
+        return {}
     import tomllib
 
     try:
-        task = tomllib.loads(file.read_text(encoding="utf-8")).get("task", "")
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: {error}", f"Correct {file}.") from None
-    if not isinstance(task, str):
-        raise ConfigError(f"{file}: task must be a text, not {task!r}", f"Correct {file}.")
-    return task
 
 
 def repository(top: Path) -> str:

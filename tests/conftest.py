@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from counts import ENCRYPTION
+from counts import ENCRYPTION, full
 from hypothesis import settings
 
 from syncd import CheckpointService
@@ -32,12 +32,25 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SYNCD_ENCRYPTION", ENCRYPTION)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Some look at bodies as they lie in the database, or change them there."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of the cases of a long story a few are enough in daily work. Some look at bodies as they lie
+    in the database, or change them there."""
+    left_out = full(_between(items), [])
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
     if ENCRYPTION != "none":
         for item in items:
             if item.get_closest_marker("plain"):
                 item.add_marker(pytest.mark.skip(reason="looks at plain bodies"))
+
+
+def _between(items: list[pytest.Item]) -> list[pytest.Item]:
+    """All but the first and the last case of each test that has many."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("variants"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return [item for of_one in cases.values() for item in of_one[1:-1]]
 
 
 @pytest.fixture

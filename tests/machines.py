@@ -118,7 +118,7 @@ def _ended(pid: int) -> int:
 
 
 def _become(order: dict[str, Any]) -> NoReturn:
-    from syncd.cli.app import main
+    from syncd.cli import main
 
     for number, file in enumerate(order["files"]):
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT

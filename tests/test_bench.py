@@ -17,6 +17,7 @@ from bench.figures import Figures, compared, percentile, ratio, summary
 from bench.files import Files
 from bench.growth import LINES, Fill, Growth
 from bench.handoff import HandOffs
+from bench.hooks import AtOnce, Replayed
 from bench.measure import Operation, interleaved, repeated, turn
 from bench.payload import small, varied
 from bench.results import Comparison, Local, Results
@@ -108,6 +109,8 @@ SETTINGS = Settings(1, 2, 0, 0.0, quick=True, transfers=SIZES, watches=WATCHES)
 
 
 FILES = Files(10, 1.0, 3.0, 0.5, QUIET)
+HOOKS = Replayed(222, 200, 20.0, 1_000.0)
+HOOKED = AtOnce(calm=20.0, calm_rounds=3, pulling=400.0, pulling_rounds=9)
 
 
 def results(raw: Figures, control: Figures, prompts: Figures = QUIET) -> Results:
@@ -119,10 +122,10 @@ def results(raw: Figures, control: Figures, prompts: Figures = QUIET) -> Results
     small = Comparison("1.5 KB", 1536, found)
     return Results(
         SETTINGS,
-        Local([small], grown, StartUp({}, "not here"), prompts, 12.0, FILES),
+        Local([small], grown, StartUp({}, "not here"), prompts, 12.0, FILES, HOOKS),
         None,
         None,
-        {},
+        machine={},
     )
 
 
@@ -174,9 +177,9 @@ SECONDS = {
 }  # fmt: skip
 
 
-def synced(waits: Waits, memory: float) -> Results:
-    found = Sync("18.0", SIZES, Transfer(100, SECONDS), 1.0, QUIET, waits, memory)
-    return Results(SETTINGS, None, found, None, {})
+def synced(waits: Waits, memory: float, hooked: AtOnce = HOOKED) -> Results:
+    found = Sync("18.0", SIZES, Transfer(100, SECONDS), 1.0, QUIET, waits, memory, hooked)
+    return Results(SETTINGS, None, found, None, machine={})
 
 
 def test_a_speed_is_compared_within_its_round() -> None:
@@ -204,6 +207,7 @@ def test_each_figure_of_sync_is_judged_by_its_own_limit() -> None:
         "pull, speed with 7 organizations to without": "FAIL",
         "memory, pushing 400": "PASS",
         "wait of 2 writers, pulling": "FAIL",
+        "the longest of 50 hooks at once, pulling": "PASS",
     }
 
 
@@ -211,6 +215,15 @@ def test_without_a_write_during_the_pull_no_wait_was_measured() -> None:
     nobody = synced(Waits(2, calm=3.0, calm_writes=5, pulling=0.0, pulling_writes=0), 151.0)
     assert words(nobody)["wait of 2 writers, pulling"] == "NOT MEASURED"
     assert words(nobody)["memory, pushing 400"] == "FAIL"
+
+
+def test_hooks_are_judged_by_the_longest_of_them_and_by_their_share_of_a_session() -> None:
+    calm = Waits(2, calm=3.0, calm_writes=5, pulling=4.0, pulling_writes=5)
+    claim = "the longest of 50 hooks at once, pulling"
+    assert words(synced(calm, 1.0, HOOKED._replace(pulling=501.0)))[claim] == "FAIL"
+    assert words(synced(calm, 1.0, HOOKED._replace(pulling_rounds=0)))[claim] == "NOT MEASURED"
+    share = "hooks of a session of 200 tool calls, of its time"
+    assert words(results(QUIET, QUIET))[share] == "PASS"
 
 
 def test_a_write_counts_where_it_waited_not_only_where_it_began() -> None:
@@ -232,7 +245,7 @@ def watched(
         Daemons(
             WATCHES, arrival, HandOffs(BUSY._replace(p50=handoff_ms), BUSY), idle, writes, connected
         ),
-        {},
+        machine={},
     )
 
 
@@ -267,7 +280,7 @@ def test_a_small_run_of_the_daemon_measures_everything(tmp_path: Path) -> None:
     assert found["idle"]["memory"] > 10
     assert len(found["pushes_beside_connected_devices"]) == 1
     assert "Must hold" in done.stdout
-    assert [path.name for path in out.iterdir()] == ["bench.json"]
+    assert {path.name for path in out.iterdir()} == {"bench.json", "benchmarks.md"}
 
 
 def test_varied_payloads_differ_and_keep_their_shape() -> None:
@@ -289,7 +302,7 @@ def test_a_small_run_of_sync_measures_everything_and_leaves_nothing_else(tmp_pat
         [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in out.iterdir()] == ["bench.json"]
+    assert {path.name for path in out.iterdir()} == {"bench.json", "benchmarks.md"}
     document = json.loads((out / "bench.json").read_text())
     found = document["sync"]
     assert found["postgresql"].startswith("18")
@@ -312,7 +325,11 @@ def test_a_quick_run_leaves_its_results_and_nothing_else(tmp_path: Path) -> None
         [*command, "--out", str(out)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in out.iterdir()) == ["bench.json", "bench.png"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "bench.json",
+        "benchmarks-local.png",
+        "benchmarks.md",
+    ]
     document = json.loads((out / "bench.json").read_text())
     small = document["comparisons"][0]
     assert small["body_bytes"] == pytest.approx(1536, rel=0.1)

@@ -284,6 +284,9 @@ STEPS: dict[str, Step] = {
     "heartbeat": quiet("heartbeat", "--agent", "ann", "--task", "t", "--session", "s"),
     # The agent wrote the task's newest checkpoint: that it has ended is worth an entry.
     "heartbeat --ended": Step(TELLS, lambda s: ("heartbeat", "--ended", "--agent", "ann")),
+    # Without an event on standard input it has nothing to tell; what an event writes, it writes
+    # through the same functions as `checkpoint create` and `heartbeat`.
+    "hook": reads("hook", "claude-code"),
     "agents": reads("agents", "--all"),
     "inbox": reads("inbox", "ann"),
     "invocations": reads("invocations"),

@@ -127,6 +127,7 @@ def test_a_device_restored_to_before_its_first_exchange(team: Team) -> None:
 # --- a home was copied ----------------------------------------------------------------------------
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("image", [False, True], ids=["cp -a", "disk image"])
 @pytest.mark.parametrize("unsent", [False, True], ids=["all sent", "some unsent"])
 @pytest.mark.parametrize("copy_first", [False, True], ids=["original first", "copy first"])
@@ -291,6 +292,7 @@ def test_a_program_goes_on_writing_while_a_sync_gives_its_home_a_new_id(
 # --- a clock was wrong ----------------------------------------------------------------------------
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(
     "skew_ms", [3 * HOUR_MS, -3 * HOUR_MS, 10 * YEAR_MS], ids=["+3 h", "-3 h", "+10 years"]
 )
@@ -429,6 +431,7 @@ def test_entries_deleted_at_the_replica_are_named_and_sent_again(
     team.agree()
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("own", [True, False], ids=["its own", "another's"])
 @pytest.mark.parametrize("places", [[1], [0, 3, 4, 8]], ids=["one", "several"])
 def test_entries_deleted_from_a_machine_are_named_and_fetched_again(

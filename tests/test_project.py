@@ -25,7 +25,7 @@ OUTSIDE = dict(os.environ)  # before any test changes it: pip needs its user's s
 LAYERS = (
     ("errors", "version"),
     ("canonical", "entry", "clock", "compare", "rules"),
-    ("vocabulary", "redaction", "shapes"),
+    ("vocabulary", "redaction", "shapes", "mishaps"),
     ("part",),
     ("items",),
     ("checkpoint",),
@@ -63,6 +63,7 @@ LAYERS = (
     ("liveness",),
     ("status", "demo", "resume"),
     ("recovery",),
+    ("hooks",),
     (
         "diagnosis",
         "conflicts",
@@ -71,7 +72,6 @@ LAYERS = (
         "loop",
         "mcp",
         "setup",
-        "hooks",
         "langgraph",
         "ui",
     ),
@@ -233,6 +233,8 @@ HEAVY = ("pydantic", "psycopg", "apscheduler", "sqlite_utils", "cryptography", "
         "import syncd.triggers",
         "import syncd.resume",
         "import syncd.presence",
+        "import syncd.hooks.main",
+        "import syncd.hooks.opening",
     ],
 )
 def test_the_light_start_imports_nothing_heavy(start: str) -> None:

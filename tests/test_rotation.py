@@ -518,6 +518,7 @@ def test_what_is_said_of_a_key_is_not_written_again(team: Team) -> None:
 # --- a database from before the change ------------------------------------------------------------
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("unsent", ["nothing", "sent later", "never sent"])
 def test_a_backup_from_before_the_change_comes_back_and_heals(team: Team, unsent: str) -> None:
     """The database has the old id again, and nobody has its key."""
@@ -659,6 +660,7 @@ def test_what_was_not_signed_before_its_key_was_lost_is_no_evidence_until_it_is_
 # --- copies -------------------------------------------------------------------------------------
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("who", ["the copy", "the original", "both"])
 @pytest.mark.parametrize("unsent", [False, True], ids=["all sent", "some unsent"])
 def test_a_copied_home_and_a_change_of_the_key(
@@ -681,6 +683,7 @@ def test_a_copied_home_and_a_change_of_the_key(
     assert device_of(ann) != device_of(copy)
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("both", [True, False], ids=["both changed", "one changed"])
 @pytest.mark.parametrize("changed_first", [True, False], ids=["this one first", "that one first"])
 def test_copies_that_part_with_the_same_entries_and_have_different_keys(

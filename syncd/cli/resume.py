@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +10,7 @@ import click
 
 from syncd.cli import render
 from syncd.cli.verb import App, task_argument, verb, warn
+from syncd.running import program as program
 
 if TYPE_CHECKING:
     from syncd.resume import Resumption
@@ -65,16 +64,6 @@ def resume(
     _warn(app, found)
     if strict and found.unverified:
         ctx.exit(5)
-
-
-def program() -> list[str]:
-    """How this very program is called again, from anywhere."""
-    called = Path(sys.argv[0])
-    if called.name == "__main__.py":
-        return [sys.executable, "-P", "-m", "syncd"]
-    if called.is_file():
-        return [str(called.absolute())]
-    return [shutil.which("syncd") or "syncd"]
 
 
 def rooms_of(host: str, max_chars: int | None) -> list[Room]:

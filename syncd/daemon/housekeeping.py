@@ -10,6 +10,7 @@ from typing import Any
 
 from syncd import backup, disk, liveness, retention, sealing
 from syncd.daemon import desktop
+from syncd.hooks import leftovers
 from syncd.liveness import LOST
 from syncd.node import Node
 from syncd.presence import CRASHED
@@ -97,6 +98,13 @@ def stale_agents(node: Node) -> Done:
         kind: [f"{event.agent} ({event.task_id})" for event in found if event.kind == kind]
         for kind in sorted({event.kind for event in found})
     }
+
+
+def sessions(node: Node) -> Done:
+    """What hooks have noted of sessions that ended without a word."""
+    silent = 60 * node.settings["liveness.heartbeat_minutes"]
+    saved = leftovers.of_all(node, silent)
+    return {"checkpoints": saved} if saved else {}
 
 
 def sample(node: Node) -> Done:

@@ -40,6 +40,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal
 _HOUSE = (
     ("log merge", 600, housekeeping.merge_log),
     ("purge clean-up", 600, housekeeping.clean),
+    ("sessions", 300, housekeeping.sessions),
     ("sealing", 3_600, housekeeping.seal),
     ("backup", 3_600, housekeeping.back_up),
     ("integrity sample", 3_600, housekeeping.sample),

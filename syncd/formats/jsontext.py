@@ -52,6 +52,15 @@ class Source:
             line, expected = (1, "") if "nested" in message else _first_fault(self.text)
             raise FormatError(self.name, line, expected or message) from None
 
+    def check_fields(self, path: Path, fields: dict[str, Any]) -> None:
+        """All at once, as most files have no fault; only then one by one, to find its place."""
+        try:
+            canonical(fields)
+        except InvalidInputError as error:
+            for name, value in fields.items():
+                self.check((*path, name), value)
+            raise self.fault(path, error.message) from None  # it is one of the names
+
     def check(self, path: Path, value: Any) -> None:
         """Refuse what no checkpoint can hold, such as half of a surrogate pair."""
         try:

@@ -102,8 +102,7 @@ def rejoined(source: Source, path: Path, seen: Document, kept: Any, layout: Layo
 
 def validated(source: Source, path: Path, seen: Document) -> Checkpoint:
     """Its checkpoint, or the first fault with the place of the field that has it."""
-    for name, value in seen.items():
-        source.check((*path, name), value)
+    source.check_fields(path, seen)
     try:
         return Checkpoint.model_validate(seen)
     except ValidationError as error:
