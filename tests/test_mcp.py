@@ -188,6 +188,9 @@ def test_what_is_wrong_is_said_with_what_to_do(shop: Path, tmp_path: Path) -> No
             assert "handoff list" in await refused(client, "handoff", action="accept", id="abc")
             assert "nowhere" in await refused(client, "handoff", task="nowhere")
             assert token not in await refused(client, "save", task=token, completed=["x"])
+            (tmp_path / ".syncd.toml").write_text("ignore = true")
+            assert "left alone" in await refused(client, "save", completed=["x"], task="t")
+            (tmp_path / ".syncd.toml").unlink()
             empty = await told(client, "save", task="t")
             assert "says nothing" in empty["warnings"][0]
             assert empty["agent_id"] == "ann"
