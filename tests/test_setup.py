@@ -19,6 +19,7 @@ from counts import full
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from syncd.cli import setup
 from syncd.cli.app import syncd
 from syncd.errors import SyncdError
 from syncd.setup.hosts import HOSTS, Scope
@@ -97,6 +98,19 @@ def test_it_is_installed_once_checked_and_removed_without_a_trace(
     assert set(states(host, scope, "--remove").values()) == {"absent"}
     assert {path.name for path in user.iterdir()} <= {".config"}
     assert sorted(path.name for path in shop.iterdir()) == [".git", "src"]
+
+
+@pytest.mark.parametrize("host", ALL)
+def test_what_is_installed_twice_is_told(host: str, shop: Path) -> None:
+    assert json.loads(run(host, "--project").stdout)["notices"] == []
+    [notice] = json.loads(run(host).stdout)["notices"]
+    assert "twice" in notice
+    states(host, "--remove", "--project")
+    assert json.loads(run(host).stdout)["notices"] == []
+
+
+def test_every_host_is_offered() -> None:
+    assert setup._HOSTS == ALL
 
 
 def test_claude_code_gets_hooks_a_status_line_tools_and_a_skill(user: Path, home: Path) -> None:
@@ -445,7 +459,7 @@ def take(file: File) -> File:
 
 
 @given(texts())
-@settings(max_examples=full(200, 5_000))
+@settings(max_examples=full(150, 5_000))
 def test_whatever_the_settings_are_they_come_back_to_the_byte(text: str) -> None:
     before = json.loads(strict(text))
     installed = put(text, {})
@@ -461,7 +475,7 @@ def test_whatever_the_settings_are_they_come_back_to_the_byte(text: str) -> None
 
 
 @given(texts(), st.data())
-@settings(max_examples=full(150, 3_000))
+@settings(max_examples=full(100, 3_000))
 def test_what_others_edit_meanwhile_stays(text: str, data: st.DataObject) -> None:
     installed = put(text, {})
     edited = Document(installed.text, "f")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ _NEXT = {
 
 
 @click.command()
-@click.argument("host", type=click.Choice(_HOSTS))
+@click.argument("host", metavar="HOST", type=click.Choice(_HOSTS))
 @click.option("--check", is_flag=True, help="Only say what is missing or differs (exit 3).")
 @click.option("--remove", is_flag=True, help="Take out what was installed, and nothing else.")
 @click.option("--user", is_flag=True, help="For you, in every repository (the default).")
@@ -39,8 +40,8 @@ def setup(
 ) -> None:
     """Install hooks, tools and a skill for an agent's host.
 
-    Claude Code gets a status line too, or keeps its own. Settings that are there stay as they are;
-    run it again at any time, and after syncd has moved.
+    HOST is claude-code, codex or opencode. Claude Code gets a status line too, or keeps its own.
+    Settings that are there stay as they are; run it again at any time, and after syncd has moved.
     """
     from syncd import config
     from syncd.setup import main
@@ -53,7 +54,7 @@ def setup(
     pieces = HOSTS[host](_scope(home, project))
     do = main.check if check else main.remove if remove else main.install
     results = do(home, pieces)
-    notices = [] if check or remove else _notices(host)
+    notices = [] if check or remove else _notices(home, host, project)
     drift = check and any(r.state in (main.MISSING, main.DIFFERS) for r in results)
     app.emit(_document(host, project, results, notices), lambda: _text(results))
     for notice in notices:
@@ -79,10 +80,29 @@ def _scope(home: Path, project: bool) -> Scope:
     return Scope(None, [*called, *elsewhere])
 
 
-def _notices(host: str) -> list[str]:
-    if find_spec("mcp"):
-        return []
-    return [f"the tools of {host} need the extra `mcp`: pip install '.[mcp]'"]
+def _notices(home: Path, host: str, project: bool) -> list[str]:
+    told = []
+    if not find_spec("mcp"):
+        told.append("the tools need the extra `mcp`: pip install '.[mcp]'")
+    if _elsewhere(home, host, not project):
+        here, there = ("--project", "--user") if project else ("--user", "--project")
+        told.append(
+            f"it is installed with {there} too, so every event would be told twice: "
+            f"`syncd setup {host} --remove {here}`, or {there}"
+        )
+    return told
+
+
+def _elsewhere(home: Path, host: str, project: bool) -> bool:
+    """Whether the other scope tells of events as well."""
+    from syncd.formats.reading import FormatError
+    from syncd.setup import main
+    from syncd.setup.hosts import HOSTS
+
+    events, *_ = HOSTS[host](_scope(home, project))
+    with suppress(FormatError):  # what nobody can read tells nobody anything
+        return main.check(home, [events])[0].state != main.MISSING
+    return False
 
 
 def _document(

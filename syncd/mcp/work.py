@@ -44,6 +44,11 @@ class Caller(NamedTuple):
 
     @property
     def task_id(self) -> str:
+        if workspace.left_alone(self.start):
+            raise UsageError(
+                f"{self.start} is to be left alone: its .syncd.toml says `ignore = true`",
+                "Go on without checkpoints here.",
+            )
         found = self.task or os.environ.get("SYNCD_TASK") or workspace.task_of(self.start)
         if not found:
             raise UsageError(

@@ -34,7 +34,7 @@ _CODEX = (
     Event("PreCompact", 10),
     Event("PostCompact", 10),
     Event("Stop", 10),
-    Event("SessionEnd", 10),
+    Event("SessionEnd", 3),  # more is refused with a warning, at every start
 )
 
 
