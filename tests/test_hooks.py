@@ -1036,6 +1036,16 @@ def test_hooks_that_stop_at_once_write_one_checkpoint(host: Host, home: Path) ->
     assert count(home) == 1
 
 
+def test_while_one_makes_a_checkpoint_of_a_session_no_other_does(host: Host, home: Path) -> None:
+    host.events("UserPromptSubmit", "PostToolUse")
+    with host.journal.folding() as mine:
+        assert mine
+        host.event("PreCompact")
+        assert count(home) == 0
+    host.event("PreCompact")
+    assert count(home) == 1
+
+
 # --- the status line ------------------------------------------------------------------------------
 
 
