@@ -499,29 +499,36 @@ def random_history(service: CheckpointService, task: str, number: int) -> None:
         )  # fmt: skip
 
 
-def test_the_prompt_at_the_start_is_never_longer_than_its_host_takes(
-    service: CheckpointService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def longest(home: Path, folder: Path, numbers: range) -> dict[str, int]:
+    """Of all that is told at the start, by host, as each counts."""
+    found = dict.fromkeys(HOSTS, 0)
+    with closing(CheckpointService(home=home)) as service, pytest.MonkeyPatch.context() as patch:
+        for number in numbers:
+            task = f"task {number}"
+            random_history(service, task, number)
+            patch.setenv("SYNCD_TASK", task)
+            if number % 3 == 0:  # at work: an offer, which takes room too
+                presence.heartbeat(service.node, "bob" * (number % 20 + 1), task)
+            name = HOSTS[number % len(HOSTS)] if number % 4 else CLAUDE_CODE
+            start = "session.created" if name == OPENCODE else "SessionStart"
+            said = Host(folder, home, f"session {number}", name).event(start)
+            found[name] = max(found[name], (utf8_bytes if name == CODEX else utf16_units)(said))
+            shutil.rmtree(journal.folder_of(home))
+    return found
+
+
+def test_the_prompt_at_the_start_is_never_longer_than_its_host_takes(tmp_path: Path) -> None:
     folder = tmp_path / "plain"
     folder.mkdir()
-    longest = dict.fromkeys(HOSTS, 0)
-    for number in range(full(25, 10_000)):
-        task = f"task {number}"
-        random_history(service, task, number)
-        monkeypatch.setenv("SYNCD_TASK", task)
-        if number % 3 == 0:  # at work: an offer, which takes room too
-            presence.heartbeat(service.node, "bob" * (number % 20 + 1), task)
-        for name in (CLAUDE_CODE, CODEX):
-            said = Host(folder, service.node.home, f"s{number}", name).event("SessionStart")
-            measure = utf8_bytes if name == CODEX else utf16_units
-            longest[name] = max(longest[name], measure(said))
-        created = Host(folder, service.node.home, name=OPENCODE).event("session.created")
-        longest[OPENCODE] = max(longest[OPENCODE], utf16_units(created))
-        for file in journal.folder_of(service.node.home).iterdir():
-            file.unlink()
-    assert 6_000 < longest[CLAUDE_CODE] <= 10_000
-    assert 2_000 < longest[CODEX] <= 2_500
-    assert longest[OPENCODE] <= 10_000
+    total, each = full(60, 10_000), 100
+    found = [  # in homes of their own: who looks at one of a thousand tasks looks at all of them
+        longest(tmp_path / f"home {start}", folder, range(start, min(start + each, total)))
+        for start in range(0, total, each)
+    ]
+    most = {name: max(part[name] for part in found) for name in HOSTS}
+    assert 6_000 < most[CLAUDE_CODE] <= 10_000
+    assert 2_000 < most[CODEX] <= 2_500
+    assert 2_000 < most[OPENCODE] <= 10_000
 
 
 # --- what an agent is told while it works ---------------------------------------------------------
@@ -886,7 +893,7 @@ def test_a_home_in_trouble_is_no_trouble_for_the_host(
     else:
         began = time.monotonic()
         found = runner.run(("hook", CLAUDE_CODE), environment, json.dumps(document))
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
     (home / "run" / "sessions").chmod(0o700)
     assert found.code == 0
     assert found.out == "" or "additionalContext" in found.json()["hookSpecificOutput"]
@@ -927,7 +934,7 @@ def test_an_event_larger_than_any_is_not_read(home: Path, monkeypatch: pytest.Mo
 def test_a_host_that_never_ends_its_event_is_not_waited_for(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "_OFTEN_SECONDS", 1)
+    monkeypatch.setattr(main, "_SECONDS", 1)
     reader, writer = os.pipe()
     with open(reader) as stdin:  # noqa: PTH123 (a descriptor)
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -954,6 +961,7 @@ def test_a_host_that_has_gone_is_not_missed(host: Host, home: Path) -> None:
     child.stderr.close()
 
 
+@pytest.mark.skipif(ENCRYPTION != "none", reason="what is sealed needs more")
 def test_a_hook_at_the_use_of_a_tool_loads_nothing_heavy(host: Host) -> None:
     host.events("SessionStart", "UserPromptSubmit", "PostToolUse")
     heavy = ("pydantic", "psycopg", "apscheduler", "sqlite_utils", "cryptography", "click", "rich")
@@ -1025,6 +1033,16 @@ def test_hooks_that_stop_at_once_write_one_checkpoint(host: Host, home: Path) ->
     with ThreadPoolExecutor(6) as pool:
         done = [*pool.map(lambda _: ran(home, stop), range(6))]
     assert {found.returncode for found in done} == {0}
+    assert count(home) == 1
+
+
+def test_while_one_makes_a_checkpoint_of_a_session_no_other_does(host: Host, home: Path) -> None:
+    host.events("UserPromptSubmit", "PostToolUse")
+    with host.journal.folding() as mine:
+        assert mine
+        host.event("PreCompact")
+        assert count(home) == 0
+    host.event("PreCompact")
     assert count(home) == 1
 
 

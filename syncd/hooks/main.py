@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from syncd.node import Node
 
 _MOST_BYTES = 32_000_000
-# Before the host loses patience: it waits 5 s for what happens often, 10 for the rest.
-_SECONDS = {events.START: 8, events.COMPACT: 8, events.STOP: 8, events.SUBAGENT: 8, events.END: 8}
-_OFTEN_SECONDS = 4
+# Before the host loses patience: it waits for 10.
+_SECONDS = 9
 _BUSY_SECONDS, _LAST_BUSY_SECONDS = 0.4, 1.0
 _BEAT_MS = 60_000
 
@@ -84,8 +83,9 @@ def run(call: Call) -> int:
 def _given() -> bytes:
     """The event. Nobody types one."""
     if sys.stdin is None or sys.stdin.isatty():
+        _mutter("syncd hook takes an event from standard input: your agent's host calls it.")
         return b""
-    with _within(_OFTEN_SECONDS):
+    with _within(_SECONDS):
         data = sys.stdin.buffer.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise ValueError(f"an event of more than {_MOST_BYTES:,} bytes was not read")
@@ -124,7 +124,7 @@ def handled(call: Call, given: bytes) -> Mapping[str, Any] | None:
     event = events.read(call.host, _document(given))
     if event is None or (event.kind == events.BEFORE and not event.said):
         return None
-    with _within(_SECONDS.get(event.kind, _OFTEN_SECONDS)), closing(Hook(call.home)) as hook:
+    with _within(_SECONDS), closing(Hook(call.home)) as hook:
         words = hook.takes(call.host, event)
     return _said(call.host, event, words) if words else None
 
