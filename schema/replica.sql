@@ -37,6 +37,10 @@ SELECT syncd.announce(%s::uuid)
 -- How far this device has come.
 SELECT syncd.report(%s::uuid, %s::uuid, %s, %s)::text
 
+-- report_skew --
+-- The same, and how far its clock is off.
+SELECT syncd.report_skew(%s::uuid, %s::uuid, %s, %s, %s)::text
+
 -- presence --
 -- Signs of life of this device's agents; those of the others come back.
 SELECT device_id::text, agent_id, task_id, agent_type, session_id, age_ms

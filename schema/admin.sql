@@ -1,0 +1,305 @@
+-- The admin queries. Each block makes the view `syncd.admin_<name>`, in which everybody sees what
+-- row-level security lets them see, and the command `syncd admin <name>`: a name, lines that say
+-- what for (they are the command's help and the view's comment), and the statement. In between may
+-- stand what the command makes of the columns: `shown` is for a terminal, what does not fit from
+-- the left on is left out from the right; `filters` become options, `order` is how the rows are
+-- sorted, `since` is the time that --since and --until compare.
+
+-- fleet --
+-- The machines: version, when last seen, how far behind, clock skew, backlog, whether revoked.
+-- shown: machine, member, state, version, last_seen, behind, pending, skew_ms
+-- filters: machine, member, device_id, version, state
+-- order: last_seen DESC NULLS LAST, machine
+-- since: last_seen
+SELECT o.organization_id, o.name AS organization, m.name AS member, l.name AS machine, d.device_id,
+  CASE WHEN l.revoked_at IS NOT NULL THEN 'revoked'
+       WHEN d.device_id IS NULL THEN 'never seen'
+       WHEN l.login IS NULL THEN 'lost'
+       WHEN d.last_seen < syncd.clock() - interval '1 day' THEN 'silent'
+       WHEN d.pending > 0 THEN 'sending'
+       WHEN d.pulled < o.cloud_seq THEN 'behind'
+       ELSE 'up to date' END AS state,
+  d.version, d.first_seen, d.last_seen, o.cloud_seq - d.pulled AS behind, d.pending, d.skew_ms,
+  d.device_seq AS entries, l.revoked_at, l.reason AS revoked_because
+FROM syncd.devices d
+FULL JOIN syncd.logins l ON l.organization_id = d.organization_id AND l.login = d.login
+JOIN syncd.organizations o ON o.organization_id = coalesce(d.organization_id, l.organization_id)
+LEFT JOIN syncd.members m
+  ON m.organization_id = l.organization_id AND m.member_id = l.member_id
+
+-- tasks --
+-- The tasks: state, current checkpoint, forks and conflicts that are open, what it waits for.
+-- shown: task_id, state, waits_for, forks, agent_id, checkpoints, tokens, last_at
+-- filters: task_id, state, agent_id, agent_type, phase
+-- order: last_at DESC NULLS LAST, task_id
+-- since: last_at
+SELECT o.organization_id, o.name AS organization, t.id AS task_id, t.title,
+  coalesce(nullif(t.status, ''), h.status, 'in_progress') AS state, h.id AS head, h.phase,
+  h.agent_id, h.agent_type, h.device_id, coalesce(f.forks, 0) AS forks,
+  coalesce(f.conflicts, 0) AS conflicts,
+  CASE WHEN coalesce(nullif(t.status, ''), h.status) IN ('blocked', 'escalated', 'waiting', 'failed')
+    THEN coalesce(nullif(t.waits_for, ''), b.blocked_items,
+                  h.content #>> '{execution_state,error}', '') ELSE '' END AS waits_for,
+  coalesce(k.checkpoints, 0) AS checkpoints, coalesce(k.tokens, 0) AS tokens, t.budget, t.retention,
+  greatest(t.created_at, 'epoch') AS created_at, greatest(h.created_at, 'epoch') AS last_at
+FROM syncd.tasks t
+JOIN syncd.organizations o ON o.organization_id = t.organization_id
+LEFT JOIN LATERAL (
+  -- What somebody wrote who had lost the task is a branch.
+  SELECT c.id, c.status, c.phase, c.agent_id, c.agent_type, c.device_id, c.created_at,
+    c.checkpoint_data AS content
+  FROM syncd.checkpoints c
+  WHERE c.organization_id = t.organization_id AND c.task_id = t.id AND NOT EXISTS (
+    SELECT FROM syncd.log g
+    WHERE g.organization_id = t.organization_id AND g.entity = 'lease' AND g.entity_id = t.id
+      AND g.entity_id <> g.entry_id::text AND g.refused IS NULL AND g.op = 'create'
+      AND g.effective_hlc < c.hlc AND g.meta::jsonb ->> 'giver' = c.agent_id
+      AND g.meta::jsonb ->> 'giver_device' = c.device_id::text
+      AND NOT (g.meta::jsonb ->> 'holder' = c.agent_id AND g.device_id = c.device_id))
+  ORDER BY c.hlc DESC, c.id DESC LIMIT 1) h ON true
+LEFT JOIN LATERAL (
+  SELECT sum(c.checkpoints)::bigint AS checkpoints,
+    least(sum(c.tokens), 9000000000000000000)::bigint AS tokens
+  FROM syncd.costs c WHERE c.organization_id = t.organization_id AND c.task_id = t.id) k ON true
+LEFT JOIN LATERAL (
+  SELECT string_agg(coalesce(i ->> 'description', i ->> 'text', i ->> 'step', i #>> '{}'), '; ')
+    AS blocked_items
+  FROM jsonb_array_elements(
+    CASE jsonb_typeof(h.content #> '{execution_state,blocked_items}')
+      WHEN 'array' THEN h.content #> '{execution_state,blocked_items}' ELSE '[]' END) AS i) b ON true
+LEFT JOIN (
+  SELECT x.organization_id, coalesce(c.task_id, x.entity_id) AS task_id,
+    count(*) FILTER (WHERE x.kind = 'fork') AS forks,
+    count(*) FILTER (WHERE x.kind <> 'fork') AS conflicts
+  FROM syncd.conflicts x
+  LEFT JOIN syncd.checkpoints c ON c.organization_id = x.organization_id AND c.id = x.entity_id
+    AND x.entity = 'checkpoint'
+  WHERE x.state = 'open' GROUP BY 1, 2) f
+  ON f.organization_id = t.organization_id AND f.task_id = t.id
+
+-- cost --
+-- What the work has cost: tokens, time, checkpoints and the highest iteration, per task, agent,
+-- type of agent and day.
+-- shown: task_id, agent_id, agent_type, day, tokens, seconds, checkpoints, iterations
+-- filters: task_id, agent_id, agent_type, day
+-- order: tokens DESC, task_id
+-- since: last_at
+SELECT o.organization_id, o.name AS organization, k.task_id, k.agent_id, k.agent_type, k.day,
+  least(k.tokens, 9000000000000000000)::bigint AS tokens, k.seconds, k.checkpoints, k.iterations,
+  to_timestamp((greatest(k.first_hlc, 0) >> 16) / 1000.0) AS first_at,
+  to_timestamp((greatest(k.last_hlc, 0) >> 16) / 1000.0) AS last_at
+FROM syncd.costs k JOIN syncd.organizations o ON o.organization_id = k.organization_id
+WHERE k.checkpoints > 0
+
+-- segments --
+-- The same for each stretch of a task's work, from one agent's taking over to the next one's. Ask
+-- for one task: all of its checkpoints are read.
+-- shown: segment, agent_id, agent_type, tokens, seconds, checkpoints, first_at, last_at
+-- filters: task_id, agent_id, agent_type
+-- order: task_id, segment
+-- since: last_at
+SELECT o.organization_id, o.name AS organization, s.task_id,
+  row_number() OVER (PARTITION BY s.organization_id, s.task_id ORDER BY min(s.hlc), min(s.id))
+    AS segment,
+  s.agent_id, s.agent_type, s.device_id,
+  least(sum(s.tokens), 9000000000000000000)::bigint AS tokens, sum(s.seconds) AS seconds,
+  count(*) AS checkpoints, max(s.iteration) AS iterations,
+  greatest(min(s.created_at), 'epoch') AS first_at, greatest(max(s.created_at), 'epoch') AS last_at
+FROM (
+  SELECT c.organization_id, c.task_id, c.agent_id, c.agent_type, c.device_id, c.id, c.hlc,
+    c.created_at, c.iteration, c.tokens,
+    CASE jsonb_typeof(c.checkpoint_data #> '{metrics,duration_seconds}') WHEN 'number'
+      THEN least((c.checkpoint_data #>> '{metrics,duration_seconds}')::numeric, 1000000000) ELSE 0
+      END::double precision AS seconds,
+    row_number() OVER (PARTITION BY c.organization_id, c.task_id ORDER BY c.hlc, c.id)
+      - row_number() OVER (PARTITION BY c.organization_id, c.task_id, c.agent_id, c.device_id
+                           ORDER BY c.hlc, c.id) AS island
+  FROM syncd.checkpoints c) s
+JOIN syncd.organizations o ON o.organization_id = s.organization_id
+GROUP BY o.organization_id, o.name, s.organization_id, s.task_id, s.agent_id, s.agent_type,
+  s.device_id, s.island
+
+-- stale --
+-- The agents that have given no sign of life for 30 minutes (warning) or 60 (stale), by the
+-- server's clock.
+-- shown: agent_id, task_id, state, silent_minutes, machine, member, seen_at
+-- filters: agent_id, task_id, agent_type, machine, member, state
+-- order: seen_at
+-- since: seen_at
+SELECT o.organization_id, o.name AS organization, a.agent_id, a.task_id, a.agent_type, a.session_id,
+  a.device_id, l.name AS machine, m.name AS member, a.seen_at,
+  floor(extract(epoch FROM syncd.clock() - a.seen_at) / 60)::bigint AS silent_minutes,
+  CASE WHEN a.seen_at < syncd.clock() - interval '60 minutes' THEN 'stale' ELSE 'warning' END
+    AS state
+FROM syncd.agents a
+JOIN syncd.organizations o ON o.organization_id = a.organization_id
+LEFT JOIN syncd.devices d ON d.organization_id = a.organization_id AND d.device_id = a.device_id
+LEFT JOIN syncd.logins l ON l.organization_id = d.organization_id AND l.login = d.login
+LEFT JOIN syncd.members m ON m.organization_id = l.organization_id AND m.member_id = l.member_id
+WHERE a.seen_at < syncd.clock() - interval '30 minutes'
+
+-- conflicts --
+-- The versions and branches that lost: against which, from which machine, whether decided.
+-- shown: task_id, kind, state, entity_id, loser_machine, winner_machine, received_at
+-- filters: task_id, kind, state, entity, entity_id
+-- order: received_at DESC NULLS LAST, conflict_id
+-- since: received_at
+SELECT o.organization_id, o.name AS organization, x.id AS conflict_id, x.kind, x.state, x.entity,
+  x.entity_id, coalesce(c.task_id, x.entity_id) AS task_id, x.winner, x.loser,
+  lm.name AS loser_machine, wm.name AS winner_machine, le.received_at, x.detected_at
+FROM syncd.conflicts x
+JOIN syncd.organizations o ON o.organization_id = x.organization_id
+LEFT JOIN syncd.checkpoints c ON c.organization_id = x.organization_id AND c.id = x.entity_id
+  AND x.entity IN ('checkpoint', 'choice')
+LEFT JOIN syncd.log le ON le.organization_id = x.organization_id AND le.entry_id = x.loser
+  AND le.refused IS NULL
+LEFT JOIN syncd.devices ld ON ld.organization_id = x.organization_id AND ld.device_id = le.device_id
+LEFT JOIN syncd.logins lm ON lm.organization_id = x.organization_id AND lm.login = ld.login
+LEFT JOIN syncd.log we ON we.organization_id = x.organization_id AND we.entry_id = x.winner
+  AND we.refused IS NULL
+LEFT JOIN syncd.devices wd ON wd.organization_id = x.organization_id AND wd.device_id = we.device_id
+LEFT JOIN syncd.logins wm ON wm.organization_id = x.organization_id AND wm.login = wd.login
+
+-- audit --
+-- The chain of each device: whether the log has all of it, up to where it is signed, what was
+-- refused. `syncd audit verify --cloud` checks every link.
+-- shown: machine, member, state, entries, held, unsigned, refused, received_at
+-- filters: machine, member, device_id, state
+-- order: state <> 'incomplete', machine, device_id
+-- since: received_at
+SELECT o.organization_id, o.name AS organization, m.name AS member, l.name AS machine, d.device_id,
+  CASE WHEN d.device_seq = 0 THEN 'empty'
+       WHEN coalesce(c.held, 0) <> d.device_seq OR h.chain IS DISTINCT FROM d.chain
+         THEN 'incomplete'
+       WHEN coalesce(s.device_seq, 0) < d.device_seq THEN 'unsigned end'
+       ELSE 'whole' END AS state,
+  d.device_seq AS entries, coalesce(c.held, 0) AS held,
+  d.device_seq - coalesce(s.device_seq, 0) AS unsigned, coalesce(r.refused, 0) AS refused,
+  h.received_at, encode(d.chain, 'hex') AS chain,
+  encode(sha256(d.public_key), 'hex') AS key_fingerprint
+FROM syncd.devices d
+JOIN syncd.organizations o ON o.organization_id = d.organization_id
+LEFT JOIN syncd.logins l ON l.organization_id = d.organization_id AND l.login = d.login
+LEFT JOIN syncd.members m ON m.organization_id = l.organization_id AND m.member_id = l.member_id
+LEFT JOIN LATERAL (
+  SELECT count(*) AS held FROM syncd.log g
+  WHERE g.organization_id = d.organization_id AND g.device_id = d.device_id
+    AND g.device_seq BETWEEN 1 AND d.device_seq) c ON true
+LEFT JOIN syncd.log h ON h.organization_id = d.organization_id AND h.device_id = d.device_id
+  AND h.device_seq = d.device_seq
+LEFT JOIN LATERAL (
+  SELECT g.device_seq FROM syncd.log g
+  WHERE g.organization_id = d.organization_id AND g.device_id = d.device_id
+    AND g.signature IS NOT NULL
+  ORDER BY g.device_seq DESC LIMIT 1) s ON true
+LEFT JOIN LATERAL (
+  SELECT count(*) AS refused FROM syncd.log g
+  WHERE g.organization_id = d.organization_id AND g.device_id = d.device_id
+    AND g.refused IS NOT NULL) r ON true
+
+-- growth --
+-- How much there is in each table, and how much there will be at the pace of the last 30 days. The
+-- bytes are on disk, indexes included: the table's, shared out by rows.
+-- shown: relation, rows, bytes, rows_per_day, rows_in_30_days, bytes_in_30_days, bytes_in_365_days
+-- filters: relation
+-- order: bytes DESC, relation
+SELECT n.organization_id, o.name AS organization, n.relation, n.rows,
+  round(n.rows * n.row_bytes)::bigint AS bytes,
+  round(n.rows_per_day::numeric, 1)::double precision AS rows_per_day,
+  round(n.rows_per_day * n.row_bytes)::bigint AS bytes_per_day,
+  round(n.rows + n.rows_per_day * 30)::bigint AS rows_in_30_days,
+  round((n.rows + n.rows_per_day * 30) * n.row_bytes)::bigint AS bytes_in_30_days,
+  round((n.rows + n.rows_per_day * 365) * n.row_bytes)::bigint AS bytes_in_365_days
+FROM (
+  SELECT r.organization_id, r.relation, r.rows,
+    coalesce(pg_total_relation_size(p.oid) / greatest(p.reltuples, r.rows, 1), 0) AS row_bytes,
+    -- Of those that only take part in the log's growth, each has the share it has of its rows.
+    g.entries_per_day * r.rows / greatest(g.entries, 1) AS rows_per_day
+  FROM (
+    SELECT x.organization_id, 'log' AS relation, x.cloud_seq AS rows FROM syncd.organizations x
+    UNION ALL SELECT x.organization_id, 'checkpoints', sum(x.checkpoints)::bigint
+      FROM syncd.costs x GROUP BY 1
+    UNION ALL SELECT x.organization_id, 'tasks', count(*) FROM syncd.tasks x GROUP BY 1
+    UNION ALL SELECT x.organization_id, 'conflicts', count(*) FROM syncd.conflicts x GROUP BY 1
+    UNION ALL SELECT x.organization_id, 'messages', count(*) FROM syncd.messages x GROUP BY 1
+    UNION ALL SELECT x.organization_id, 'costs', count(*) FROM syncd.costs x GROUP BY 1
+  ) r
+  JOIN pg_catalog.pg_class p ON p.relname = r.relation
+    AND p.relnamespace = (SELECT s.oid FROM pg_catalog.pg_namespace s WHERE s.nspname = 'syncd')
+  JOIN (
+    SELECT x.organization_id, x.cloud_seq AS entries,
+      (SELECT coalesce(sum(y.entries), 0) FROM syncd.growth y
+       WHERE y.organization_id = x.organization_id
+         AND y.day > (syncd.clock() AT TIME ZONE 'UTC')::date - 30)
+      / least(30, greatest(1, extract(epoch FROM syncd.clock() - x.created_at) / 86400))::float8
+      AS entries_per_day
+    FROM syncd.organizations x) g ON g.organization_id = r.organization_id) n
+JOIN syncd.organizations o ON o.organization_id = n.organization_id
+
+-- days --
+-- How many entries and bytes came in on each day, and how many bytes were purged.
+-- shown: day, entries, bytes, purged_bytes
+-- filters: day
+-- order: day DESC
+-- since: day
+SELECT o.organization_id, o.name AS organization, g.day, g.entries, g.bytes,
+  g.purged AS purged_bytes
+FROM syncd.growth g JOIN syncd.organizations o ON o.organization_id = g.organization_id
+
+-- handoffs --
+-- The hand-offs: who offered what, who took it, how long that took.
+-- shown: handoff_id, task_id, state, trigger, from_agent, holder, waited_seconds, requested_at
+-- filters: task_id, state, trigger, from_agent, holder
+-- order: requested_at DESC, handoff_id
+-- since: requested_at
+WITH claims AS (
+  SELECT DISTINCT ON (g.organization_id, g.entity_id, g.subject) g.*
+  FROM (
+    SELECT l.organization_id, l.entity_id, l.entry_id, l.device_id, l.cloud_seq, l.effective_hlc,
+      l.received_at, l.meta::jsonb ->> 'subject' AS subject, l.meta::jsonb ->> 'holder' AS holder
+    FROM syncd.log l
+    WHERE l.entity = 'lease' AND l.op = 'create' AND l.entity_id <> l.entry_id::text
+      AND l.refused IS NULL) g
+  LEFT JOIN (
+    SELECT l.organization_id, jsonb_array_elements_text(l.bases::jsonb) AS entry_id
+    FROM syncd.log l
+    WHERE l.entity = 'lease' AND l.op = 'release' AND l.entity_id <> l.entry_id::text
+      AND l.refused IS NULL) r
+    ON r.organization_id = g.organization_id AND r.entry_id = g.entry_id::text
+  WHERE r.entry_id IS NULL
+  ORDER BY g.organization_id, g.entity_id, g.subject, g.cloud_seq
+), offers AS (
+  SELECT l.organization_id, l.entity_id, l.entry_id, l.device_id, l.effective_hlc, l.received_at,
+    l.meta::jsonb AS meta,
+    max(l.effective_hlc) OVER (PARTITION BY l.organization_id, l.meta::jsonb ->> 'task_id') AS newest
+  FROM syncd.log l
+  WHERE l.entity = 'handoff' AND l.op = 'create' AND l.entity_id <> l.entry_id::text
+    AND l.refused IS NULL
+), acknowledged AS (
+  SELECT l.organization_id, l.entity_id, min(l.received_at) AS received_at
+  FROM syncd.log l
+  WHERE l.entity = 'handoff' AND l.op = 'acknowledge' AND l.entity_id <> l.entry_id::text
+    AND l.refused IS NULL
+  GROUP BY 1, 2
+), moved AS (
+  SELECT c.organization_id, c.entity_id, max(c.effective_hlc) AS hlc FROM claims c GROUP BY 1, 2
+)
+SELECT o.organization_id, o.name AS organization, f.entity_id AS handoff_id,
+  f.meta ->> 'task_id' AS task_id,
+  CASE WHEN c.entry_id IS NOT NULL AND a.entity_id IS NOT NULL THEN 'acknowledged'
+       WHEN c.entry_id IS NOT NULL THEN 'accepted'
+       WHEN greatest(f.newest, v.hlc) > f.effective_hlc THEN 'superseded'
+       ELSE 'open' END AS state,
+  f.meta ->> 'trigger' AS trigger, f.meta -> 'priority' AS priority,
+  f.meta ->> 'giver' AS from_agent, f.meta ->> 'target' AS target_agent_type,
+  f.meta ->> 'checkpoint' AS checkpoint_id, c.holder, c.device_id AS holder_device,
+  c.cloud_seq AS fence, f.received_at AS requested_at, c.received_at AS accepted_at,
+  a.received_at AS acknowledged_at,
+  round(extract(epoch FROM coalesce(c.received_at, syncd.clock()) - f.received_at)::numeric, 1)
+    ::double precision AS waited_seconds
+FROM offers f
+JOIN syncd.organizations o ON o.organization_id = f.organization_id
+LEFT JOIN claims c ON c.organization_id = f.organization_id
+  AND c.entity_id = f.meta ->> 'task_id' AND c.subject = f.entity_id
+LEFT JOIN acknowledged a ON a.organization_id = f.organization_id AND a.entity_id = f.entity_id
+LEFT JOIN moved v ON v.organization_id = f.organization_id AND v.entity_id = f.meta ->> 'task_id'
