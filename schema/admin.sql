@@ -1,15 +1,15 @@
 -- The admin queries. Each block makes the view `syncd.admin_<name>`, in which everybody sees what
 -- row-level security lets them see, and the command `syncd admin <name>`: a name, lines that say
 -- what for (they are the command's help and the view's comment), and the statement. In between may
--- stand what the command makes of the columns: `shown` is for a terminal, what does not fit from
--- the left on is left out from the right; `filters` become options, `order` is how the rows are
--- sorted, `since` is the time that --since and --until compare.
+-- stand what the command makes of the columns: `shown` are those for people, of which the last ones
+-- are left out where there is no room for all; `filters` become options; `order` sorts, a minus for
+-- the greatest first; `since` is what --since and --until compare.
 
 -- fleet --
 -- The machines: version, when last seen, how far behind, clock skew, backlog, whether revoked.
 -- shown: machine, member, state, version, last_seen, behind, pending, skew_ms
 -- filters: machine, member, device_id, version, state
--- order: last_seen DESC NULLS LAST, machine
+-- order: -last_seen, machine
 -- since: last_seen
 SELECT o.organization_id, o.name AS organization, m.name AS member, l.name AS machine, d.device_id,
   CASE WHEN l.revoked_at IS NOT NULL THEN 'revoked'
@@ -31,12 +31,13 @@ LEFT JOIN syncd.members m
 -- The tasks: state, current checkpoint, forks and conflicts that are open, what it waits for.
 -- shown: task_id, state, waits_for, forks, agent_id, checkpoints, tokens, last_at
 -- filters: task_id, state, agent_id, agent_type, phase
--- order: last_at DESC NULLS LAST, task_id
+-- order: -last_at, task_id
 -- since: last_at
 SELECT o.organization_id, o.name AS organization, t.id AS task_id, t.title,
   coalesce(nullif(t.status, ''), h.status, 'in_progress') AS state, h.id AS head, h.phase,
-  h.agent_id, h.agent_type, h.device_id, coalesce(f.forks, 0) AS forks,
-  coalesce(f.conflicts, 0) AS conflicts,
+  h.agent_id, h.agent_type, h.device_id,
+  coalesce((f.counts -> (t.organization_id || ' ' || t.id) ->> 0)::bigint, 0) AS forks,
+  coalesce((f.counts -> (t.organization_id || ' ' || t.id) ->> 1)::bigint, 0) AS conflicts,
   CASE WHEN coalesce(nullif(t.status, ''), h.status) IN ('blocked', 'escalated', 'waiting', 'failed')
     THEN coalesce(nullif(t.waits_for, ''), b.blocked_items,
                   h.content #>> '{execution_state,error}', '') ELSE '' END AS waits_for,
@@ -44,6 +45,17 @@ SELECT o.organization_id, o.name AS organization, t.id AS task_id, t.title,
   greatest(t.created_at, 'epoch') AS created_at, greatest(h.created_at, 'epoch') AS last_at
 FROM syncd.tasks t
 JOIN syncd.organizations o ON o.organization_id = t.organization_id
+-- As one value, because the planner, which has no statistics, would count them for each task anew.
+CROSS JOIN (
+  SELECT jsonb_object_agg(y.name, jsonb_build_array(y.forks, y.conflicts)) AS counts
+  FROM (
+    SELECT x.organization_id || ' ' || coalesce(c.task_id, x.entity_id) AS name,
+      count(*) FILTER (WHERE x.kind = 'fork') AS forks,
+      count(*) FILTER (WHERE x.kind <> 'fork') AS conflicts
+    FROM syncd.conflicts x
+    LEFT JOIN syncd.checkpoints c ON c.organization_id = x.organization_id AND c.id = x.entity_id
+      AND x.entity = 'checkpoint'
+    WHERE x.state = 'open' GROUP BY 1) y) f
 LEFT JOIN LATERAL (
   -- What somebody wrote who had lost the task is a branch.
   SELECT c.id, c.status, c.phase, c.agent_id, c.agent_type, c.device_id, c.created_at,
@@ -67,22 +79,13 @@ LEFT JOIN LATERAL (
   FROM jsonb_array_elements(
     CASE jsonb_typeof(h.content #> '{execution_state,blocked_items}')
       WHEN 'array' THEN h.content #> '{execution_state,blocked_items}' ELSE '[]' END) AS i) b ON true
-LEFT JOIN (
-  SELECT x.organization_id, coalesce(c.task_id, x.entity_id) AS task_id,
-    count(*) FILTER (WHERE x.kind = 'fork') AS forks,
-    count(*) FILTER (WHERE x.kind <> 'fork') AS conflicts
-  FROM syncd.conflicts x
-  LEFT JOIN syncd.checkpoints c ON c.organization_id = x.organization_id AND c.id = x.entity_id
-    AND x.entity = 'checkpoint'
-  WHERE x.state = 'open' GROUP BY 1, 2) f
-  ON f.organization_id = t.organization_id AND f.task_id = t.id
 
 -- cost --
 -- What the work has cost: tokens, time, checkpoints and the highest iteration, per task, agent,
 -- type of agent and day.
 -- shown: task_id, agent_id, agent_type, day, tokens, seconds, checkpoints, iterations
 -- filters: task_id, agent_id, agent_type, day
--- order: tokens DESC, task_id
+-- order: -tokens, task_id
 -- since: last_at
 SELECT o.organization_id, o.name AS organization, k.task_id, k.agent_id, k.agent_type, k.day,
   least(k.tokens, 9000000000000000000)::bigint AS tokens, k.seconds, k.checkpoints, k.iterations,
@@ -92,7 +95,7 @@ FROM syncd.costs k JOIN syncd.organizations o ON o.organization_id = k.organizat
 WHERE k.checkpoints > 0
 
 -- segments --
--- The same for each stretch of a task's work, from one agent's taking over to the next one's. Ask
+-- What each stretch of a task's work has cost, from one agent's taking over to the next one's. Ask
 -- for one task: all of its checkpoints are read.
 -- shown: segment, agent_id, agent_type, tokens, seconds, checkpoints, first_at, last_at
 -- filters: task_id, agent_id, agent_type
@@ -142,7 +145,7 @@ WHERE a.seen_at < syncd.clock() - interval '30 minutes'
 -- The versions and branches that lost: against which, from which machine, whether decided.
 -- shown: task_id, kind, state, entity_id, loser_machine, winner_machine, received_at
 -- filters: task_id, kind, state, entity, entity_id
--- order: received_at DESC NULLS LAST, conflict_id
+-- order: -received_at, conflict_id
 -- since: received_at
 SELECT o.organization_id, o.name AS organization, x.id AS conflict_id, x.kind, x.state, x.entity,
   x.entity_id, coalesce(c.task_id, x.entity_id) AS task_id, x.winner, x.loser,
@@ -165,7 +168,7 @@ LEFT JOIN syncd.logins wm ON wm.organization_id = x.organization_id AND wm.login
 -- refused. `syncd audit verify --cloud` checks every link.
 -- shown: machine, member, state, entries, held, unsigned, refused, received_at
 -- filters: machine, member, device_id, state
--- order: state <> 'incomplete', machine, device_id
+-- order: state, machine, device_id
 -- since: received_at
 SELECT o.organization_id, o.name AS organization, m.name AS member, l.name AS machine, d.device_id,
   CASE WHEN d.device_seq = 0 THEN 'empty'
@@ -202,7 +205,7 @@ LEFT JOIN LATERAL (
 -- bytes are on disk, indexes included: the table's, shared out by rows.
 -- shown: relation, rows, bytes, rows_per_day, rows_in_30_days, bytes_in_30_days, bytes_in_365_days
 -- filters: relation
--- order: bytes DESC, relation
+-- order: -bytes, relation
 SELECT n.organization_id, o.name AS organization, n.relation, n.rows,
   round(n.rows * n.row_bytes)::bigint AS bytes,
   round(n.rows_per_day::numeric, 1)::double precision AS rows_per_day,
@@ -240,7 +243,7 @@ JOIN syncd.organizations o ON o.organization_id = n.organization_id
 -- How many entries and bytes came in on each day, and how many bytes were purged.
 -- shown: day, entries, bytes, purged_bytes
 -- filters: day
--- order: day DESC
+-- order: -day
 -- since: day
 SELECT o.organization_id, o.name AS organization, g.day, g.entries, g.bytes,
   g.purged AS purged_bytes
@@ -250,56 +253,48 @@ FROM syncd.growth g JOIN syncd.organizations o ON o.organization_id = g.organiza
 -- The hand-offs: who offered what, who took it, how long that took.
 -- shown: handoff_id, task_id, state, trigger, from_agent, holder, waited_seconds, requested_at
 -- filters: task_id, state, trigger, from_agent, holder
--- order: requested_at DESC, handoff_id
+-- order: -requested_at, handoff_id
 -- since: requested_at
-WITH claims AS (
-  SELECT DISTINCT ON (g.organization_id, g.entity_id, g.subject) g.*
-  FROM (
-    SELECT l.organization_id, l.entity_id, l.entry_id, l.device_id, l.cloud_seq, l.effective_hlc,
-      l.received_at, l.meta::jsonb ->> 'subject' AS subject, l.meta::jsonb ->> 'holder' AS holder
-    FROM syncd.log l
-    WHERE l.entity = 'lease' AND l.op = 'create' AND l.entity_id <> l.entry_id::text
-      AND l.refused IS NULL) g
-  LEFT JOIN (
-    SELECT l.organization_id, jsonb_array_elements_text(l.bases::jsonb) AS entry_id
-    FROM syncd.log l
-    WHERE l.entity = 'lease' AND l.op = 'release' AND l.entity_id <> l.entry_id::text
-      AND l.refused IS NULL) r
-    ON r.organization_id = g.organization_id AND r.entry_id = g.entry_id::text
-  WHERE r.entry_id IS NULL
-  ORDER BY g.organization_id, g.entity_id, g.subject, g.cloud_seq
+WITH facts AS (
+  SELECT l.organization_id, l.entity, l.op, l.device_id, l.cloud_seq, l.effective_hlc AS hlc,
+    l.received_at, l.meta::jsonb AS meta, l.meta::jsonb ->> 'task_id' AS task_id,
+    CASE l.entity WHEN 'lease' THEN l.meta::jsonb ->> 'subject' ELSE l.entity_id END AS subject,
+    -- Of several claims to the same, the first one holds that was not let go of.
+    l.entity = 'lease' AND l.op = 'create' AND NOT bool_or(l.op = 'release') OVER (
+      PARTITION BY l.organization_id, l.entity,
+        CASE l.op WHEN 'release' THEN l.bases::jsonb ->> 0 ELSE l.entry_id::text END) AS claims
+  FROM syncd.log l
+  WHERE l.entity = ANY (ARRAY['handoff', 'lease']) AND l.entity_id <> l.entry_id::text
+    AND l.refused IS NULL
+), weighed AS (
+  SELECT f.*, f.entity = 'handoff' AND f.op = 'create' AS offers,
+    f.claims AND f.cloud_seq = min(f.cloud_seq) FILTER (WHERE f.claims) OVER (
+      PARTITION BY f.organization_id, f.task_id, f.subject) AS holds
+  FROM facts f
 ), offers AS (
-  SELECT l.organization_id, l.entity_id, l.entry_id, l.device_id, l.effective_hlc, l.received_at,
-    l.meta::jsonb AS meta,
-    max(l.effective_hlc) OVER (PARTITION BY l.organization_id, l.meta::jsonb ->> 'task_id') AS newest
-  FROM syncd.log l
-  WHERE l.entity = 'handoff' AND l.op = 'create' AND l.entity_id <> l.entry_id::text
-    AND l.refused IS NULL
-), acknowledged AS (
-  SELECT l.organization_id, l.entity_id, min(l.received_at) AS received_at
-  FROM syncd.log l
-  WHERE l.entity = 'handoff' AND l.op = 'acknowledge' AND l.entity_id <> l.entry_id::text
-    AND l.refused IS NULL
-  GROUP BY 1, 2
-), moved AS (
-  SELECT c.organization_id, c.entity_id, max(c.effective_hlc) AS hlc FROM claims c GROUP BY 1, 2
+  SELECT w.organization_id, w.task_id, w.subject,
+    (array_agg(w.meta) FILTER (WHERE w.offers))[1] AS meta,
+    min(w.hlc) FILTER (WHERE w.offers) AS hlc,
+    min(w.received_at) FILTER (WHERE w.offers) AS requested_at,
+    min(w.meta ->> 'holder') FILTER (WHERE w.holds) AS holder,
+    (array_agg(w.device_id) FILTER (WHERE w.holds))[1] AS holder_device,
+    min(w.cloud_seq) FILTER (WHERE w.holds) AS fence,
+    min(w.received_at) FILTER (WHERE w.holds) AS accepted_at,
+    min(w.received_at) FILTER (WHERE w.op = 'acknowledge') AS acknowledged_at,
+    max(max(w.hlc) FILTER (WHERE w.offers OR w.holds)) OVER (
+      PARTITION BY w.organization_id, w.task_id) AS newest
+  FROM weighed w GROUP BY w.organization_id, w.task_id, w.subject
 )
-SELECT o.organization_id, o.name AS organization, f.entity_id AS handoff_id,
-  f.meta ->> 'task_id' AS task_id,
-  CASE WHEN c.entry_id IS NOT NULL AND a.entity_id IS NOT NULL THEN 'acknowledged'
-       WHEN c.entry_id IS NOT NULL THEN 'accepted'
-       WHEN greatest(f.newest, v.hlc) > f.effective_hlc THEN 'superseded'
+SELECT o.organization_id, o.name AS organization, f.subject AS handoff_id, f.task_id,
+  CASE WHEN f.fence IS NOT NULL AND f.acknowledged_at IS NOT NULL THEN 'acknowledged'
+       WHEN f.fence IS NOT NULL THEN 'accepted'
+       WHEN f.newest > f.hlc THEN 'superseded'
        ELSE 'open' END AS state,
   f.meta ->> 'trigger' AS trigger, f.meta -> 'priority' AS priority,
   f.meta ->> 'giver' AS from_agent, f.meta ->> 'target' AS target_agent_type,
-  f.meta ->> 'checkpoint' AS checkpoint_id, c.holder, c.device_id AS holder_device,
-  c.cloud_seq AS fence, f.received_at AS requested_at, c.received_at AS accepted_at,
-  a.received_at AS acknowledged_at,
-  round(extract(epoch FROM coalesce(c.received_at, syncd.clock()) - f.received_at)::numeric, 1)
+  f.meta ->> 'checkpoint' AS checkpoint_id, f.holder, f.holder_device, f.fence, f.requested_at,
+  f.accepted_at, f.acknowledged_at,
+  round(extract(epoch FROM coalesce(f.accepted_at, syncd.clock()) - f.requested_at), 1)
     ::double precision AS waited_seconds
-FROM offers f
-JOIN syncd.organizations o ON o.organization_id = f.organization_id
-LEFT JOIN claims c ON c.organization_id = f.organization_id
-  AND c.entity_id = f.meta ->> 'task_id' AND c.subject = f.entity_id
-LEFT JOIN acknowledged a ON a.organization_id = f.organization_id AND a.entity_id = f.entity_id
-LEFT JOIN moved v ON v.organization_id = f.organization_id AND v.entity_id = f.meta ->> 'task_id'
+FROM offers f JOIN syncd.organizations o ON o.organization_id = f.organization_id
+WHERE f.meta IS NOT NULL

@@ -195,3 +195,32 @@ RESET ROLE
 -- record_migration --
 -- A step, in the same transaction as the step itself.
 INSERT INTO syncd.schema_migrations (version, name) VALUES (%s, %s)
+
+-- admin_views --
+-- The admin queries that this replica has, and what each is for.
+SELECT substr(c.relname, 7), coalesce(obj_description(c.oid, 'pg_class'), '')
+FROM pg_catalog.pg_class c
+WHERE c.relnamespace = to_regnamespace('syncd') AND c.relkind = 'v' AND c.relname ~ '^admin_'
+ORDER BY 1
+
+-- admin_columns --
+-- The columns of one.
+SELECT attname FROM pg_catalog.pg_attribute
+WHERE attrelid = to_regclass(%s) AND attnum > 0 ORDER BY attnum
+
+-- admin_organization --
+-- An organization that this login may see, by name or id.
+SELECT organization_id::text FROM syncd.organizations
+WHERE name = %s::text OR organization_id::text = %s::text
+
+-- admin_rows --
+-- What one finds.
+SELECT * FROM {view} WHERE {conditions} ORDER BY {order} LIMIT {limit}
+
+-- admin_cost_by --
+-- What the work has cost, added up.
+SELECT organization, {by}, sum(tokens)::bigint AS tokens, sum(seconds) AS seconds,
+  sum(checkpoints)::bigint AS checkpoints, max(iterations) AS iterations, min(first_at) AS first_at,
+  max(last_at) AS last_at
+FROM {view} WHERE {conditions}
+GROUP BY organization_id, organization, {by} ORDER BY {order} LIMIT {limit}

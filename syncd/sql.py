@@ -44,14 +44,14 @@ def _named(file: str) -> dict[str, str]:
 
 
 class AdminQuery(NamedTuple):
-    """A block of admin.sql. `shown`, `filters` and `since` name columns."""
+    """A block of admin.sql. The last four name columns."""
 
     name: str
     help: str
     statement: str
     shown: tuple[str, ...]
     filters: tuple[str, ...]
-    order: str
+    order: tuple[str, ...]
     since: str
 
 
@@ -70,11 +70,10 @@ def _admin_query(name: str, comment: str, statement: str) -> AdminQuery:
     lines = [line.removeprefix("-- ") for line in comment.splitlines()]
     told = {m[1]: m[2] for line in lines if (m := _DIRECTIVE.fullmatch(line))}
     words = " ".join(line for line in lines if not _DIRECTIVE.fullmatch(line))
-    shown, filters = (
-        tuple(filter(None, told.get(part, "").split(", "))) for part in ("shown", "filters")
+    shown, filters, order = (
+        tuple(told.get(part, "").split(", ")) for part in ("shown", "filters", "order")
     )
-    return AdminQuery(name, words, statement.strip(), shown, filters,
-                      told.get("order", "1"), told.get("since", ""))  # fmt: skip
+    return AdminQuery(name, words, statement.strip(), shown, filters, order, told.get("since", ""))
 
 
 def admin_views() -> bytes:

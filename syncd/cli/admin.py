@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from syncd.cli import render
+from syncd.cli import admin_queries, render
 from syncd.cli.device import (
     login_document,
     login_text,
@@ -43,7 +43,11 @@ def administration(app: App, dsn: str | None = None) -> Iterator[Administration]
 
 @click.group()
 def admin() -> None:
-    """Administer a replica. Uses SYNCD_ADMIN_DSN."""
+    """Administer a replica, and ask it. Uses SYNCD_ADMIN_DSN; queries do with a member's login."""
+
+
+for _command in admin_queries.commands():
+    admin.add_command(_command)
 
 
 # --- organizations ------------------------------------------------------------------------------
