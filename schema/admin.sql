@@ -33,20 +33,8 @@ LEFT JOIN syncd.members m
 -- filters: task_id, state, agent_id, agent_type, phase
 -- order: -last_at, task_id
 -- since: last_at
-SELECT o.organization_id, o.name AS organization, t.id AS task_id, t.title,
-  coalesce(nullif(t.status, ''), h.status, 'in_progress') AS state, h.id AS head, h.phase,
-  h.agent_id, h.agent_type, h.device_id,
-  coalesce((f.counts -> (t.organization_id || ' ' || t.id) ->> 0)::bigint, 0) AS forks,
-  coalesce((f.counts -> (t.organization_id || ' ' || t.id) ->> 1)::bigint, 0) AS conflicts,
-  CASE WHEN coalesce(nullif(t.status, ''), h.status) IN ('blocked', 'escalated', 'waiting', 'failed')
-    THEN coalesce(nullif(t.waits_for, ''), b.blocked_items,
-                  h.content #>> '{execution_state,error}', '') ELSE '' END AS waits_for,
-  coalesce(k.checkpoints, 0) AS checkpoints, coalesce(k.tokens, 0) AS tokens, t.budget, t.retention,
-  greatest(t.created_at, 'epoch') AS created_at, greatest(h.created_at, 'epoch') AS last_at
-FROM syncd.tasks t
-JOIN syncd.organizations o ON o.organization_id = t.organization_id
--- As one value, because the planner, which has no statistics, would count them for each task anew.
-CROSS JOIN (
+WITH undecided AS MATERIALIZED (
+  -- As one value: the planner has no statistics, and would count them for each task anew.
   SELECT jsonb_object_agg(y.name, jsonb_build_array(y.forks, y.conflicts)) AS counts
   FROM (
     SELECT x.organization_id || ' ' || coalesce(c.task_id, x.entity_id) AS name,
@@ -55,7 +43,22 @@ CROSS JOIN (
     FROM syncd.conflicts x
     LEFT JOIN syncd.checkpoints c ON c.organization_id = x.organization_id AND c.id = x.entity_id
       AND x.entity = 'checkpoint'
-    WHERE x.state = 'open' GROUP BY 1) y) f
+    WHERE x.state = 'open' GROUP BY 1) y
+)
+SELECT o.organization_id, o.name AS organization, t.id AS task_id, t.title,
+  coalesce(nullif(t.status, ''), h.status, 'in_progress') AS state, h.id AS head, h.phase,
+  h.agent_id, h.agent_type, h.device_id,
+  coalesce(((SELECT u.counts FROM undecided u) -> (t.organization_id || ' ' || t.id) ->> 0)
+    ::bigint, 0) AS forks,
+  coalesce(((SELECT u.counts FROM undecided u) -> (t.organization_id || ' ' || t.id) ->> 1)
+    ::bigint, 0) AS conflicts,
+  CASE WHEN coalesce(nullif(t.status, ''), h.status) IN ('blocked', 'escalated', 'waiting', 'failed')
+    THEN coalesce(nullif(t.waits_for, ''), b.blocked_items,
+                  h.content #>> '{execution_state,error}', '') ELSE '' END AS waits_for,
+  coalesce(k.checkpoints, 0) AS checkpoints, coalesce(k.tokens, 0) AS tokens, t.budget, t.retention,
+  greatest(t.created_at, 'epoch') AS created_at, greatest(h.created_at, 'epoch') AS last_at
+FROM syncd.tasks t
+JOIN syncd.organizations o ON o.organization_id = t.organization_id
 LEFT JOIN LATERAL (
   -- What somebody wrote who had lost the task is a branch.
   SELECT c.id, c.status, c.phase, c.agent_id, c.agent_type, c.device_id, c.created_at,
@@ -101,7 +104,10 @@ WHERE k.checkpoints > 0
 -- filters: task_id, agent_id, agent_type
 -- order: task_id, segment
 -- since: last_at
-SELECT o.organization_id, o.name AS organization, s.task_id,
+SELECT s.organization_id,
+  (SELECT o.name FROM syncd.organizations o WHERE o.organization_id = s.organization_id)
+    AS organization,
+  s.task_id,
   row_number() OVER (PARTITION BY s.organization_id, s.task_id ORDER BY min(s.hlc), min(s.id))
     AS segment,
   s.agent_id, s.agent_type, s.device_id,
@@ -118,9 +124,7 @@ FROM (
       - row_number() OVER (PARTITION BY c.organization_id, c.task_id, c.agent_id, c.device_id
                            ORDER BY c.hlc, c.id) AS island
   FROM syncd.checkpoints c) s
-JOIN syncd.organizations o ON o.organization_id = s.organization_id
-GROUP BY o.organization_id, o.name, s.organization_id, s.task_id, s.agent_id, s.agent_type,
-  s.device_id, s.island
+GROUP BY s.organization_id, s.task_id, s.agent_id, s.agent_type, s.device_id, s.island
 
 -- stale --
 -- The agents that have given no sign of life for 30 minutes (warning) or 60 (stale), by the
@@ -206,7 +210,10 @@ LEFT JOIN LATERAL (
 -- shown: relation, rows, bytes, rows_per_day, rows_in_30_days, bytes_in_30_days, bytes_in_365_days
 -- filters: relation
 -- order: -bytes, relation
-SELECT n.organization_id, o.name AS organization, n.relation, n.rows,
+SELECT n.organization_id,
+  (SELECT o.name FROM syncd.organizations o WHERE o.organization_id = n.organization_id)
+    AS organization,
+  n.relation, n.rows,
   round(n.rows * n.row_bytes)::bigint AS bytes,
   round(n.rows_per_day::numeric, 1)::double precision AS rows_per_day,
   round(n.rows_per_day * n.row_bytes)::bigint AS bytes_per_day,
@@ -237,7 +244,6 @@ FROM (
       / least(30, greatest(1, extract(epoch FROM syncd.clock() - x.created_at) / 86400))::float8
       AS entries_per_day
     FROM syncd.organizations x) g ON g.organization_id = r.organization_id) n
-JOIN syncd.organizations o ON o.organization_id = n.organization_id
 
 -- days --
 -- How many entries and bytes came in on each day, and how many bytes were purged.
@@ -285,7 +291,10 @@ WITH facts AS (
       PARTITION BY w.organization_id, w.task_id) AS newest
   FROM weighed w GROUP BY w.organization_id, w.task_id, w.subject
 )
-SELECT o.organization_id, o.name AS organization, f.subject AS handoff_id, f.task_id,
+SELECT f.organization_id,
+  (SELECT o.name FROM syncd.organizations o WHERE o.organization_id = f.organization_id)
+    AS organization,
+  f.subject AS handoff_id, f.task_id,
   CASE WHEN f.fence IS NOT NULL AND f.acknowledged_at IS NOT NULL THEN 'acknowledged'
        WHEN f.fence IS NOT NULL THEN 'accepted'
        WHEN f.newest > f.hlc THEN 'superseded'
@@ -296,5 +305,4 @@ SELECT o.organization_id, o.name AS organization, f.subject AS handoff_id, f.tas
   f.accepted_at, f.acknowledged_at,
   round(extract(epoch FROM coalesce(f.accepted_at, syncd.clock()) - f.requested_at), 1)
     ::double precision AS waited_seconds
-FROM offers f JOIN syncd.organizations o ON o.organization_id = f.organization_id
-WHERE f.meta IS NOT NULL
+FROM offers f WHERE f.meta IS NOT NULL

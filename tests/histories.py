@@ -48,7 +48,7 @@ STATEMENTS = (
          'trigger', 'explicit_request', 'target', '', 'priority', 5, 'giver', e.agent,
          'giver_device', e.device_id, 'task_seq', e.n)
        WHEN 'lease' THEN jsonb_build_object('task_id', e.task_id, 'holder', 'other',
-         'subject', md5('about ' || e.n - 20)::uuid, 'giver', e.agent,
+         'subject', md5('about ' || e.n - 20)::uuid, 'giver', 'former',
          'giver_device', e.device_id, 'task_seq', e.n)
        WHEN 'message' THEN jsonb_build_object('task_id', e.task_id, 'sender', e.agent,
          'recipient', 'other', 'task_seq', e.n)
