@@ -13,12 +13,12 @@
 -- since: last_seen
 SELECT o.organization_id, o.name AS organization, m.name AS member, l.name AS machine, d.device_id,
   CASE WHEN l.revoked_at IS NOT NULL THEN 'revoked'
-       WHEN d.device_id IS NULL THEN 'never seen'
+       WHEN d.device_id IS NULL THEN 'unused'
        WHEN l.login IS NULL THEN 'lost'
        WHEN d.last_seen < syncd.clock() - interval '1 day' THEN 'silent'
        WHEN d.pending > 0 THEN 'sending'
        WHEN d.pulled < o.cloud_seq THEN 'behind'
-       ELSE 'up to date' END AS state,
+       ELSE 'current' END AS state,
   d.version, d.first_seen, d.last_seen, o.cloud_seq - d.pulled AS behind, d.pending, d.skew_ms,
   d.device_seq AS entries, l.revoked_at, l.reason AS revoked_because
 FROM syncd.devices d
@@ -148,7 +148,7 @@ WHERE a.seen_at < syncd.clock() - interval '30 minutes'
 -- conflicts --
 -- The versions and branches that lost: against which, from which machine, whether decided.
 -- shown: task_id, kind, state, entity_id, loser_machine, winner_machine, received_at
--- filters: task_id, kind, state, entity, entity_id
+-- filters: task_id, kind, state, entity_id
 -- order: -received_at, conflict_id
 -- since: received_at
 SELECT o.organization_id, o.name AS organization, x.id AS conflict_id, x.kind, x.state, x.entity,
@@ -224,7 +224,7 @@ FROM (
   SELECT r.organization_id, r.relation, r.rows,
     coalesce(pg_total_relation_size(p.oid) / greatest(p.reltuples, r.rows, 1), 0) AS row_bytes,
     -- Of those that only take part in the log's growth, each has the share it has of its rows.
-    g.entries_per_day * r.rows / greatest(g.entries, 1) AS rows_per_day
+    coalesce(g.entries_per_day, 0) * r.rows / greatest(g.entries, 1) AS rows_per_day
   FROM (
     SELECT x.organization_id, 'log' AS relation, x.cloud_seq AS rows FROM syncd.organizations x
     UNION ALL SELECT x.organization_id, 'checkpoints', sum(x.checkpoints)::bigint
@@ -238,12 +238,13 @@ FROM (
     AND p.relnamespace = (SELECT s.oid FROM pg_catalog.pg_namespace s WHERE s.nspname = 'syncd')
   JOIN (
     SELECT x.organization_id, x.cloud_seq AS entries,
-      (SELECT coalesce(sum(y.entries), 0) FROM syncd.growth y
-       WHERE y.organization_id = x.organization_id
-         AND y.day > (syncd.clock() AT TIME ZONE 'UTC')::date - 30)
-      / least(30, greatest(1, extract(epoch FROM syncd.clock() - x.created_at) / 86400))::float8
+      (SELECT sum(y.entries) / least(30, c.today - (
+          SELECT min(z.day) FROM syncd.growth z WHERE z.organization_id = x.organization_id) + 1)
+       FROM syncd.growth y
+       WHERE y.organization_id = x.organization_id AND y.day > c.today - 30)::float8
       AS entries_per_day
-    FROM syncd.organizations x) g ON g.organization_id = r.organization_id) n
+    FROM syncd.organizations x
+    CROSS JOIN (SELECT (syncd.clock() AT TIME ZONE 'UTC')::date AS today) c) g ON g.organization_id = r.organization_id) n
 
 -- days --
 -- How many entries and bytes came in on each day, and how many bytes were purged.

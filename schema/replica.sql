@@ -219,8 +219,8 @@ SELECT * FROM {view} WHERE {conditions} ORDER BY {order} LIMIT {limit}
 
 -- admin_cost_by --
 -- What the work has cost, added up.
-SELECT organization, {by}, sum(tokens)::bigint AS tokens, sum(seconds) AS seconds,
-  sum(checkpoints)::bigint AS checkpoints, max(iterations) AS iterations, min(first_at) AS first_at,
-  max(last_at) AS last_at
+SELECT organization, {by}, least(sum(tokens), 9000000000000000000)::bigint AS tokens,
+  sum(seconds) AS seconds, sum(checkpoints)::bigint AS checkpoints, max(iterations) AS iterations,
+  min(first_at) AS first_at, max(last_at) AS last_at
 FROM {view} WHERE {conditions}
 GROUP BY organization_id, organization, {by} ORDER BY {order} LIMIT {limit}

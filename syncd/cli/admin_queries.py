@@ -239,10 +239,16 @@ def _table(found: Found, shown: Sequence[str], drawn: str) -> str:
     names = [name for name in shown if any(d[name] is not None for d in documents)] or shown
     names = ["organization", *names] if several and "organization" not in names else [*names]
     rows: list[list[Any]] = [[_cell(name, d[name]) for name in names] for d in documents]
-    headings = [_option(name).replace("-", " ").upper() for name in names]
+    headings = [_heading(name) for name in names]
     if drawn and render.width(sys.stdout):
         _draw(headings, rows, names.index(drawn), [d[drawn] for d in documents])
     return render.table(headings, rows, spare=headings[:1:-1])
+
+
+def _heading(name: str) -> str:
+    if name.endswith("seconds"):
+        return name.removesuffix("seconds").rstrip("_").upper() or "TIME"
+    return _option(name).replace("-", " ").upper()
 
 
 def _draw(headings: list[str], rows: list[list[Any]], place: int, values: list[int]) -> None:
@@ -262,7 +268,7 @@ def _cell(name: str, value: Any) -> Any:
     if name.endswith("seconds"):
         return _duration(value)
     if isinstance(value, float):
-        return f"{value:,.1f}"
+        return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
     return json.dumps(value) if isinstance(value, dict | list) else value
 
 

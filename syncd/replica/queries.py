@@ -119,7 +119,10 @@ class Queries:
     def _organization(self, name: str) -> str:
         found = self._rows("admin_organization", name, name)
         if not found:
-            raise CheckpointNotFoundError(f"there is no organization {name!r} that you may see")
+            raise CheckpointNotFoundError(
+                f"there is no organization {name!r} that this login may see",
+                "Leave --org out: then all are shown that there are for it.",
+            )
         return str(found[0][0])
 
 
