@@ -287,6 +287,14 @@ BEGIN
 END $$;
 GRANT INSERT, UPDATE ON syncd.organizations, syncd.members, syncd.logins TO syncd_admin;
 
+-- On Citus, for `admin distribute`: the rule for members without the sub-select, which Citus refuses.
+CREATE FUNCTION syncd.policy_for_citus(relation text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE format('ALTER POLICY own ON syncd.%I
+                  USING (organization_id = ANY (ARRAY[syncd.my_org()]))', relation);
+END $$;
+
 -- --- checks -----------------------------------------------------------------------------------
 
 -- Refuses whoever is no member, and whoever may only read where he would write. Says the same for

@@ -224,3 +224,30 @@ SELECT organization, {by}, least(sum(tokens), 9000000000000000000)::bigint AS to
   min(first_at) AS first_at, max(last_at) AS last_at
 FROM {view} WHERE {conditions}
 GROUP BY organization_id, organization, {by} ORDER BY {order} LIMIT {limit}
+
+-- has_citus --
+-- Whether this database can distribute tables.
+SELECT to_regproc('create_distributed_table') IS NOT NULL
+
+-- let_owner_log_in --
+-- Without a password: the workers' pg_hba.conf lets it in from the coordinator, and nobody else.
+ALTER ROLE syncd_owner LOGIN
+
+-- undistributed --
+-- The tables that Citus does not have yet. The others go where the organizations are.
+SELECT c.relname FROM pg_catalog.pg_class c
+WHERE c.relnamespace = 'syncd'::regnamespace AND c.relkind IN ('r', 'p')
+  AND NOT EXISTS (SELECT FROM pg_dist_partition p WHERE p.logicalrelid = c.oid)
+ORDER BY c.relname <> 'organizations', c.relname
+
+-- policy_for_citus --
+-- The rule for members without the sub-select.
+SELECT syncd.policy_for_citus(%s)::text
+
+-- distribute --
+-- A table by organization, beside another one.
+SELECT create_distributed_table(%s::regclass, 'organization_id', colocate_with => %s)::text
+
+-- distribute_everywhere --
+-- A small table that every worker has.
+SELECT create_reference_table(%s::regclass)::text

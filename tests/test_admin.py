@@ -236,7 +236,9 @@ def test_revoked_and_unused_machines_are_in_the_fleet(crew: Team) -> None:
 def test_tasks_tell_their_state_their_head_and_why_they_wait(crew: Team) -> None:
     device = crew.device()
     going = wrote(device, "going", tokens=4)
-    wrote(device, "stuck", status="blocked", blocked_items=["no licence", {"description": "no key"}])
+    wrote(
+        device, "stuck", status="blocked", blocked_items=["no licence", {"description": "no key"}]
+    )
     wrote(device, "broken", status="failed", error="it exploded")
     wrote(device, "asked")
     tasks.escalate(device.node, "asked", "Eve", "who pays?", "pay or not")

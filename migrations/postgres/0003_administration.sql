@@ -61,6 +61,14 @@ BEGIN
 END $$;
 GRANT EXECUTE ON FUNCTION syncd.clock() TO syncd_auditor;
 
+-- On Citus, for `admin distribute`: the rule for members without the sub-select, which Citus refuses.
+CREATE FUNCTION syncd.policy_for_citus(relation text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE format('ALTER POLICY own ON syncd.%I
+                  USING (organization_id = ANY (ARRAY[syncd.my_org()]))', relation);
+END $$;
+
 -- The day, in UTC. A clock that stands before 1970 is as wrong as one that stands there.
 CREATE FUNCTION syncd.day_of(hlc bigint) RETURNS date
 LANGUAGE sql IMMUTABLE AS $$
