@@ -77,31 +77,19 @@ def _admin_query(name: str, comment: str, statement: str) -> AdminQuery:
 
 
 def admin_views() -> bytes:
-    """Make a view of each, in place of all that were there."""
+    """Make a view of each, in place of what was there. Views of other names stay."""
     made = "".join(_view(query) for query in admin_queries().values())
-    return f"SET LOCAL ROLE syncd_owner;\n{_FORGET_VIEWS}{made}RESET ROLE;\n".encode()
+    return f"SET LOCAL ROLE syncd_owner;\n{made}RESET ROLE;\n".encode()
 
 
 def _view(query: AdminQuery) -> str:
     view, words = f"syncd.admin_{query.name}", query.help.replace("'", "''")
     return (
+        f"DROP VIEW IF EXISTS {view};\n"
         f"CREATE VIEW {view} WITH (security_invoker = true) AS\n{query.statement};\n"
         f"COMMENT ON VIEW {view} IS '{words}';\n"
         f"GRANT SELECT ON {view} TO syncd_auditor, syncd_admin;\n"
     )
-
-
-_FORGET_VIEWS = """
-DO $$
-DECLARE
-  outdated text;
-BEGIN
-  FOR outdated IN SELECT relname FROM pg_catalog.pg_class
-      WHERE relnamespace = 'syncd'::regnamespace AND relkind = 'v' AND relname ~ '^admin_' LOOP
-    EXECUTE format('DROP VIEW syncd.%I', outdated);
-  END LOOP;
-END $$;
-"""
 
 
 def sqlite_steps() -> list[Path]:
