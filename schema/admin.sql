@@ -4,6 +4,9 @@
 -- stand what the command makes of the columns: `shown` are those for people, of which the last ones
 -- are left out where there is no room for all; `filters` become options; `order` sorts, a minus for
 -- the greatest first; `since` is what --since and --until compare.
+--
+-- What is looked up for each row is looked up in a LATERAL with a LIMIT: the columns have no
+-- statistics, and a plain join over millions of rows may be planned in any way.
 
 -- fleet --
 -- The machines: version, when last seen, how far behind, clock skew, backlog, whether revoked.
@@ -41,8 +44,10 @@ WITH undecided AS MATERIALIZED (
       count(*) FILTER (WHERE x.kind = 'fork') AS forks,
       count(*) FILTER (WHERE x.kind <> 'fork') AS conflicts
     FROM syncd.conflicts x
-    LEFT JOIN syncd.checkpoints c ON c.organization_id = x.organization_id AND c.id = x.entity_id
-      AND x.entity = 'checkpoint'
+    LEFT JOIN LATERAL (
+      SELECT k.task_id FROM syncd.checkpoints k
+      WHERE k.organization_id = x.organization_id AND k.id = x.entity_id
+        AND x.entity = 'checkpoint' LIMIT 1) c ON true
     WHERE x.state = 'open' GROUP BY 1) y
 )
 SELECT o.organization_id, o.name AS organization, t.id AS task_id, t.title,
@@ -134,15 +139,17 @@ GROUP BY s.organization_id, s.task_id, s.agent_id, s.agent_type, s.device_id, s.
 -- order: seen_at
 -- since: seen_at
 SELECT o.organization_id, o.name AS organization, a.agent_id, a.task_id, a.agent_type, a.session_id,
-  a.device_id, l.name AS machine, m.name AS member, a.seen_at,
+  a.device_id, w.machine, w.member, a.seen_at,
   floor(extract(epoch FROM syncd.clock() - a.seen_at) / 60)::bigint AS silent_minutes,
   CASE WHEN a.seen_at < syncd.clock() - interval '60 minutes' THEN 'stale' ELSE 'warning' END
     AS state
 FROM syncd.agents a
 JOIN syncd.organizations o ON o.organization_id = a.organization_id
-LEFT JOIN syncd.devices d ON d.organization_id = a.organization_id AND d.device_id = a.device_id
-LEFT JOIN syncd.logins l ON l.organization_id = d.organization_id AND l.login = d.login
-LEFT JOIN syncd.members m ON m.organization_id = l.organization_id AND m.member_id = l.member_id
+LEFT JOIN LATERAL (
+  SELECT l.name AS machine, m.name AS member FROM syncd.devices d
+  JOIN syncd.logins l ON l.organization_id = d.organization_id AND l.login = d.login
+  JOIN syncd.members m ON m.organization_id = l.organization_id AND m.member_id = l.member_id
+  WHERE d.organization_id = a.organization_id AND d.device_id = a.device_id LIMIT 1) w ON true
 WHERE a.seen_at < syncd.clock() - interval '30 minutes'
 
 -- conflicts --
@@ -156,16 +163,26 @@ SELECT o.organization_id, o.name AS organization, x.id AS conflict_id, x.kind, x
   lm.name AS loser_machine, wm.name AS winner_machine, le.received_at, x.detected_at
 FROM syncd.conflicts x
 JOIN syncd.organizations o ON o.organization_id = x.organization_id
-LEFT JOIN syncd.checkpoints c ON c.organization_id = x.organization_id AND c.id = x.entity_id
-  AND x.entity IN ('checkpoint', 'choice')
-LEFT JOIN syncd.log le ON le.organization_id = x.organization_id AND le.entry_id = x.loser
-  AND le.refused IS NULL
-LEFT JOIN syncd.devices ld ON ld.organization_id = x.organization_id AND ld.device_id = le.device_id
-LEFT JOIN syncd.logins lm ON lm.organization_id = x.organization_id AND lm.login = ld.login
-LEFT JOIN syncd.log we ON we.organization_id = x.organization_id AND we.entry_id = x.winner
-  AND we.refused IS NULL
-LEFT JOIN syncd.devices wd ON wd.organization_id = x.organization_id AND wd.device_id = we.device_id
-LEFT JOIN syncd.logins wm ON wm.organization_id = x.organization_id AND wm.login = wd.login
+LEFT JOIN LATERAL (
+  SELECT k.task_id FROM syncd.checkpoints k
+  WHERE k.organization_id = x.organization_id AND k.id = x.entity_id
+    AND x.entity IN ('checkpoint', 'choice') LIMIT 1) c ON true
+LEFT JOIN LATERAL (
+  SELECT g.device_id, g.received_at FROM syncd.log g
+  WHERE g.organization_id = x.organization_id AND g.entry_id = x.loser AND g.refused IS NULL
+  LIMIT 1) le ON true
+LEFT JOIN LATERAL (
+  SELECT l.name FROM syncd.devices d
+  JOIN syncd.logins l ON l.organization_id = d.organization_id AND l.login = d.login
+  WHERE d.organization_id = x.organization_id AND d.device_id = le.device_id LIMIT 1) lm ON true
+LEFT JOIN LATERAL (
+  SELECT g.device_id, g.received_at FROM syncd.log g
+  WHERE g.organization_id = x.organization_id AND g.entry_id = x.winner AND g.refused IS NULL
+  LIMIT 1) we ON true
+LEFT JOIN LATERAL (
+  SELECT l.name FROM syncd.devices d
+  JOIN syncd.logins l ON l.organization_id = d.organization_id AND l.login = d.login
+  WHERE d.organization_id = x.organization_id AND d.device_id = we.device_id LIMIT 1) wm ON true
 
 -- audit --
 -- The chain of each device: whether the log has all of it, up to where it is signed, what was
@@ -192,8 +209,10 @@ LEFT JOIN LATERAL (
   SELECT count(*) AS held FROM syncd.log g
   WHERE g.organization_id = d.organization_id AND g.device_id = d.device_id
     AND g.device_seq BETWEEN 1 AND d.device_seq) c ON true
-LEFT JOIN syncd.log h ON h.organization_id = d.organization_id AND h.device_id = d.device_id
-  AND h.device_seq = d.device_seq
+LEFT JOIN LATERAL (
+  SELECT g.chain, g.received_at FROM syncd.log g
+  WHERE g.organization_id = d.organization_id AND g.device_id = d.device_id
+    AND g.device_seq = d.device_seq LIMIT 1) h ON true
 LEFT JOIN LATERAL (
   SELECT g.device_seq FROM syncd.log g
   WHERE g.organization_id = d.organization_id AND g.device_id = d.device_id
