@@ -124,6 +124,28 @@ TOTALS = (
     """,
     "UPDATE syncd.organizations SET cloud_seq = {count} WHERE organization_id = '{organization}'",
 )
+# Many others, with little in each.
+CROWD = (
+    """
+    INSERT INTO syncd.organizations (organization_id, name, created_at, channel, announced_at,
+                                     cloud_seq)
+    SELECT md5('crowd ' || o)::uuid, 'crowd ' || o, now(), '', now(), 50
+    FROM generate_series(1, {organizations}) AS o
+    """,
+    """
+    INSERT INTO syncd.log
+    SELECT md5('crowd ' || o)::uuid, n, md5('')::uuid, md5(o || ' ' || n)::uuid,
+      md5('device')::uuid, n, 'checkpoint', md5(o || ' ' || n)::uuid::text, 'create', '[]', n,
+      'tester', '', '', '{{}}', '', '\\x00', NULL, n, now(), NULL, '{{}}'
+    FROM generate_series(1, {organizations}) AS o, generate_series(1, 50) AS n
+    """,
+    """
+    INSERT INTO syncd.checkpoints
+    SELECT l.organization_id, l.entity_id, 'task', 'agent', '', 1, '', '', '', 0, '', false, '',
+      l.entry_id, l.cloud_seq, l.device_id, l.hlc, now(), '{{}}'
+    FROM syncd.log l WHERE l.device_id = md5('device')::uuid
+    """,
+)
 _AT_ONCE = 100_000
 
 
@@ -142,3 +164,8 @@ def _run(
     for statement in statements:
         cloud.sql(statement.format(organization=organization, count=count, tasks=tasks,
                                    first=first, last=last))  # fmt: skip
+
+
+def crowd(cloud: Cloud, organizations: int) -> None:
+    for statement in CROWD:
+        cloud.sql(statement.format(organizations=organizations))
