@@ -33,6 +33,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     AND g.rolname ~ '^syncd_org_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
 $$;
 GRANT EXECUTE ON FUNCTION syncd.my_org() TO syncd_auditor, syncd_admin;
+GRANT EXECUTE ON FUNCTION syncd.clock() TO syncd_admin, syncd_auditor;
 
 -- --- tables -----------------------------------------------------------------------------------
 
@@ -89,6 +90,7 @@ CREATE TABLE syncd.devices (
   pulled          bigint      NOT NULL DEFAULT 0,
   pending         bigint      NOT NULL DEFAULT 0,
   version         text        NOT NULL DEFAULT '',
+  skew_ms         bigint,
   PRIMARY KEY (organization_id, device_id)
 );
 
@@ -125,6 +127,7 @@ CREATE UNIQUE INDEX log_by_entry ON syncd.log (organization_id, entry_id) WHERE 
 -- A generated checkpoint's first entry carries the checkpoint's id: log_by_entry finds that one.
 CREATE INDEX log_by_entity ON syncd.log (organization_id, entity, entity_id)
   WHERE entity_id <> entry_id::text AND refused IS NULL;
+CREATE INDEX log_refused ON syncd.log (organization_id, device_id) WHERE refused IS NOT NULL;
 
 -- What purges name and the log does not have: after a restore, a purge may come back before the
 -- entry of another device that it names. Empty as a rule.
@@ -145,6 +148,7 @@ CREATE TABLE syncd.tasks (
   retention       text        NOT NULL DEFAULT 'default',
   entry_id        uuid,
   created_at      timestamptz NOT NULL,
+  waits_for       text        NOT NULL DEFAULT '',
   PRIMARY KEY (organization_id, id)
 );
 
@@ -191,6 +195,8 @@ CREATE TABLE syncd.conflicts (
   PRIMARY KEY (organization_id, id)
 );
 CREATE INDEX conflicts_by_entity ON syncd.conflicts (organization_id, entity, entity_id);
+CREATE INDEX conflicts_open ON syncd.conflicts (organization_id, entity, entity_id)
+  WHERE state = 'open';
 
 -- When agents gave their last sign of life, by this server's clock: state, not history.
 CREATE TABLE syncd.agents (
@@ -219,13 +225,42 @@ CREATE TABLE syncd.messages (
 );
 CREATE INDEX messages_by_recipient ON syncd.messages (organization_id, recipient, created_at DESC);
 
+-- What the current checkpoints of a task, an agent and a day add up to, kept by push: whoever asks
+-- what the work has cost need not read them all. `worker` stands for the two texts, which are too
+-- long for an index; `iterations` is the highest number that was given.
+CREATE TABLE syncd.costs (
+  organization_id uuid             NOT NULL,
+  task_id         text             NOT NULL,
+  day             date             NOT NULL,
+  worker          uuid             NOT NULL,
+  agent_id        text             NOT NULL,
+  agent_type      text             NOT NULL,
+  checkpoints     bigint           NOT NULL,
+  iterations      bigint           NOT NULL,
+  tokens          numeric          NOT NULL,
+  seconds         double precision NOT NULL,
+  first_hlc       bigint           NOT NULL,
+  last_hlc        bigint           NOT NULL,
+  PRIMARY KEY (organization_id, task_id, day, worker)
+);
+
+-- How much came in on a day, and how much of what there was has been purged.
+CREATE TABLE syncd.growth (
+  organization_id uuid   NOT NULL,
+  day             date   NOT NULL,
+  entries         bigint NOT NULL,
+  bytes           bigint NOT NULL,
+  purged          bigint NOT NULL DEFAULT 0,
+  PRIMARY KEY (organization_id, day)
+);
+
 -- --- who may see what -------------------------------------------------------------------------
 
 -- What a member asks with EXPLAIN must not tell of others either:
 -- * PostgreSQL evaluates cheap conditions first, the member's own among them, and tells how often.
 --   An ANY over one element is cheaper than any comparison, so that the policy comes first.
--- * Estimates come from samples of all rows: no column is sampled but one, for `search`. What it
---   tells, how much there is of each organization, pg_auth_members tells too.
+-- * Estimates come from samples of all rows: no column is sampled but the organization's, in large
+--   tables. What it tells, how much there is of each organization, pg_auth_members tells too.
 -- The policy for members names no role: whoever has a role can drop what was made for it.
 DO $$
 DECLARE
@@ -233,7 +268,8 @@ DECLARE
   sampled text;
 BEGIN
   FOREACH relation IN ARRAY ARRAY['organizations', 'members', 'logins', 'devices', 'log', 'awaited',
-                                  'tasks', 'checkpoints', 'conflicts', 'agents', 'messages'] LOOP
+                                  'tasks', 'checkpoints', 'conflicts', 'agents', 'messages',
+                                  'costs', 'growth'] LOOP
     EXECUTE format('ALTER TABLE syncd.%I ENABLE ROW LEVEL SECURITY', relation);
     EXECUTE format('ALTER TABLE syncd.%I FORCE ROW LEVEL SECURITY', relation);
     EXECUTE format('CREATE POLICY own ON syncd.%I FOR SELECT
@@ -248,8 +284,25 @@ BEGIN
       EXECUTE format('ALTER TABLE syncd.%I ALTER %I SET STATISTICS 0', relation, sampled);
     END LOOP;
   END LOOP;
+  -- A member's query compares the organization twice, in the policy and in the join, which the
+  -- planner takes for independent: it would think that so little is left that any index will do.
+  FOREACH relation IN ARRAY ARRAY['log', 'tasks', 'conflicts', 'messages', 'costs',
+                                  'checkpoints'] LOOP
+    EXECUTE format('ALTER TABLE syncd.%I ALTER organization_id SET (n_distinct = 20)', relation);
+    IF relation <> 'checkpoints' THEN
+      EXECUTE format('ALTER TABLE syncd.%I ALTER organization_id SET STATISTICS 1', relation);
+    END IF;
+  END LOOP;
 END $$;
 GRANT INSERT, UPDATE ON syncd.organizations, syncd.members, syncd.logins TO syncd_admin;
+
+-- On Citus, for `admin distribute`: the rule for members without the sub-select, which Citus refuses.
+CREATE FUNCTION syncd.policy_for_citus(relation text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE format('ALTER POLICY own ON syncd.%I
+                  USING (organization_id = ANY (ARRAY[syncd.my_org()]))', relation);
+END $$;
 
 -- --- checks -----------------------------------------------------------------------------------
 
@@ -371,6 +424,27 @@ LANGUAGE sql IMMUTABLE AS $$
   SELECT pg_catalog.to_timestamp((hlc >> 16) / 1000.0)
 $$;
 
+-- The day, in UTC. A clock that stands before 1970 is as wrong as one that stands there.
+CREATE FUNCTION syncd.day_of(hlc bigint) RETURNS date
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT pg_catalog.date '1970-01-01' + ((greatest(hlc, 0) >> 16) / 86400000)::integer
+$$;
+
+-- How long the work took, as a checkpoint says; NULL if it cannot be read. No text or number that
+-- somebody puts there makes this fail.
+CREATE FUNCTION syncd.seconds(content jsonb) RETURNS double precision
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT CASE pg_catalog.jsonb_typeof(content #> '{metrics,duration_seconds}')
+    WHEN 'number' THEN least(greatest((content #>> '{metrics,duration_seconds}')::numeric, 0),
+                             1000000000)::double precision
+    ELSE CASE WHEN content IS NOT NULL THEN 0 END END
+$$;
+
+CREATE FUNCTION syncd.worker(agent text, agent_type text) RETURNS uuid
+LANGUAGE sql IMMUTABLE AS $$
+  SELECT pg_catalog.md5(pg_catalog.octet_length(agent) || ' ' || agent || agent_type)::uuid
+$$;
+
 -- The id of the conflict that a version, or a branch, lost.
 CREATE FUNCTION syncd.conflict_id(kind text, loser uuid) RETURNS uuid
 LANGUAGE sql IMMUTABLE AS $$
@@ -468,36 +542,68 @@ BEGIN
   INSERT INTO syncd.conflicts
   SELECT organization, v.* FROM syncd.version_conflicts(organization, entities, ids) v;
 
-  INSERT INTO syncd.checkpoints AS c
-  SELECT DISTINCT ON (r.entity_id) organization, r.entity_id, coalesce(f.meta, w.meta) ->> 'task_id',
-    w.meta ->> 'agent', w.meta ->> 'agent_type', (w.meta ->> 'iteration')::bigint,
-    w.meta ->> 'phase', w.meta ->> 'status', w.meta ->> 'reason', (w.meta ->> 'tokens')::bigint,
-    syncd.parent(w.meta), r.final, r.hash, r.entry_id, r.cloud_seq, coalesce(f.device_id, r.device_id),
-    coalesce(f.effective_hlc, r.effective_hlc),
-    syncd.at_hlc(coalesce(f.effective_hlc, r.effective_hlc)), syncd.derived(w.body, w.key_id)
-  FROM syncd.ranked(organization, entities, ids) r
-  JOIN LATERAL (
-    SELECT l.meta::jsonb AS meta, l.body, l.key_id FROM syncd.log l
-    WHERE l.organization_id = organization AND l.cloud_seq = r.cloud_seq) w ON true
-  LEFT JOIN LATERAL (
-    SELECT l.meta::jsonb AS meta, l.device_id, l.effective_hlc
-    FROM syncd.versions(organization, ARRAY[r.entity], ARRAY[r.entity_id]) l
-    ORDER BY l.op = 'create' DESC, l.entry_id::text = l.entity_id DESC, l.effective_hlc, l.entry_id
-    LIMIT 1) f ON true
-  WHERE r.place = 1 AND r.entity = 'checkpoint'
-  ON CONFLICT (organization_id, id) DO UPDATE SET
-    task_id = excluded.task_id, agent_id = excluded.agent_id, agent_type = excluded.agent_type,
-    iteration = excluded.iteration, phase = excluded.phase, status = excluded.status,
-    reason = excluded.reason, tokens = excluded.tokens, parent_id = excluded.parent_id,
-    final = excluded.final, hash = excluded.hash, entry_id = excluded.entry_id,
-    cloud_seq = excluded.cloud_seq, device_id = excluded.device_id, hlc = excluded.hlc,
-    created_at = excluded.created_at, checkpoint_data = excluded.checkpoint_data;
+  -- What these checkpoints have cost so far is taken back, and what they cost now is added.
+  WITH before AS MATERIALIZED (
+    SELECT c.id, c.task_id, c.agent_id, c.agent_type, c.iteration, c.tokens, c.hlc,
+      syncd.seconds(c.checkpoint_data) AS seconds
+    FROM syncd.checkpoints c
+    WHERE c.organization_id = organization AND c.id = ANY (ids)
+  ), after AS (
+    INSERT INTO syncd.checkpoints AS c
+    SELECT DISTINCT ON (r.entity_id) organization, r.entity_id, coalesce(f.meta, w.meta) ->> 'task_id',
+      w.meta ->> 'agent', w.meta ->> 'agent_type', (w.meta ->> 'iteration')::bigint,
+      w.meta ->> 'phase', w.meta ->> 'status', w.meta ->> 'reason', (w.meta ->> 'tokens')::bigint,
+      syncd.parent(w.meta), r.final, r.hash, r.entry_id, r.cloud_seq, coalesce(f.device_id, r.device_id),
+      coalesce(f.effective_hlc, r.effective_hlc),
+      syncd.at_hlc(coalesce(f.effective_hlc, r.effective_hlc)), syncd.derived(w.body, w.key_id)
+    FROM syncd.ranked(organization, entities, ids) r
+    JOIN LATERAL (
+      SELECT l.meta::jsonb AS meta, l.body, l.key_id FROM syncd.log l
+      WHERE l.organization_id = organization AND l.cloud_seq = r.cloud_seq) w ON true
+    LEFT JOIN LATERAL (
+      SELECT l.meta::jsonb AS meta, l.device_id, l.effective_hlc
+      FROM syncd.versions(organization, ARRAY[r.entity], ARRAY[r.entity_id]) l
+      ORDER BY l.op = 'create' DESC, l.entry_id::text = l.entity_id DESC, l.effective_hlc, l.entry_id
+      LIMIT 1) f ON true
+    WHERE r.place = 1 AND r.entity = 'checkpoint'
+    ON CONFLICT (organization_id, id) DO UPDATE SET
+      task_id = excluded.task_id, agent_id = excluded.agent_id, agent_type = excluded.agent_type,
+      iteration = excluded.iteration, phase = excluded.phase, status = excluded.status,
+      reason = excluded.reason, tokens = excluded.tokens, parent_id = excluded.parent_id,
+      final = excluded.final, hash = excluded.hash, entry_id = excluded.entry_id,
+      cloud_seq = excluded.cloud_seq, device_id = excluded.device_id, hlc = excluded.hlc,
+      created_at = excluded.created_at, checkpoint_data = excluded.checkpoint_data
+    RETURNING c.id, c.task_id, c.agent_id, c.agent_type, c.iteration, c.tokens, c.hlc,
+      syncd.seconds(c.checkpoint_data) AS seconds
+  )
+  INSERT INTO syncd.costs AS k
+  SELECT organization, d.task_id, syncd.day_of(d.hlc), syncd.worker(d.agent_id, d.agent_type),
+    d.agent_id, d.agent_type, sum(d.sign), coalesce(max(d.iteration) FILTER (WHERE d.sign > 0), 0),
+    sum(d.sign * d.tokens), sum(d.sign * d.seconds), min(d.hlc), max(d.hlc)
+  FROM (
+    -- A purge takes the content away, not the time that was spent.
+    SELECT 1 AS sign, a.task_id, a.agent_id, a.agent_type, a.iteration, a.tokens::numeric, a.hlc,
+      coalesce(a.seconds, b.seconds, 0) AS seconds
+    FROM after a LEFT JOIN before b USING (id)
+    UNION ALL
+    SELECT -1, b.task_id, b.agent_id, b.agent_type, b.iteration, b.tokens, b.hlc,
+      coalesce(b.seconds, 0)
+    FROM before b JOIN after a USING (id)) d
+  GROUP BY d.task_id, syncd.day_of(d.hlc), d.agent_id, d.agent_type
+  ON CONFLICT (organization_id, task_id, day, worker) DO UPDATE SET
+    checkpoints = k.checkpoints + excluded.checkpoints,
+    iterations = greatest(k.iterations, excluded.iterations),
+    tokens = k.tokens + excluded.tokens, seconds = k.seconds + excluded.seconds,
+    first_hlc = least(k.first_hlc, excluded.first_hlc),
+    last_hlc = greatest(k.last_hlc, excluded.last_hlc);
 
   UPDATE syncd.tasks t SET
     title = coalesce(syncd.derived(l.body, l.key_id) ->> 'title', ''),
     status = coalesce(l.meta::jsonb ->> 'status', ''),
     budget = (l.meta::jsonb ->> 'budget')::bigint,
-    retention = coalesce(l.meta::jsonb ->> 'retention', 'default'), entry_id = l.entry_id
+    retention = coalesce(l.meta::jsonb ->> 'retention', 'default'), entry_id = l.entry_id,
+    waits_for = left(coalesce(syncd.derived(l.body, l.key_id) #>> '{escalation,reason}',
+                              syncd.derived(l.body, l.key_id) #>> '{deferred,reason}', ''), 2000)
   FROM syncd.ranked(organization, entities, ids) r
   JOIN syncd.log l ON l.organization_id = organization AND l.cloud_seq = r.cloud_seq
   WHERE r.place = 1 AND r.entity = 'task'
@@ -656,6 +762,16 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
           AND l.refused IS NULL AND l.body IS NULL))
 $$;
 
+-- Note how much has come in today, and how much was purged.
+CREATE FUNCTION syncd.grow(organization uuid, entries bigint, bytes bigint, purged bigint)
+RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+  INSERT INTO syncd.growth AS g
+  VALUES (organization, (syncd.clock() AT TIME ZONE 'UTC')::date, entries, bytes, purged)
+  ON CONFLICT (organization_id, day) DO UPDATE SET entries = g.entries + excluded.entries,
+    bytes = g.bytes + excluded.bytes, purged = g.purged + excluded.purged
+$$;
+
 -- Take the bodies away that the purges of a batch name, and those of its entries that purges have
 -- named before. All devices come to the same: of several purges the first by id is named.
 CREATE FUNCTION syncd.purge(organization uuid, device uuid, first_seq bigint, size integer,
@@ -664,6 +780,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   gone text[];
+  freed bigint;
 BEGIN
   INSERT INTO syncd.awaited
   SELECT organization, n.id, l.entry_id, l.meta::jsonb ->> 'task_id'
@@ -677,16 +794,23 @@ BEGIN
     WHERE a.organization_id = organization AND l.organization_id = organization
       AND l.entry_id = a.entry_id AND l.refused IS NULL
     RETURNING a.entry_id, a.task_id, a.purge_id
+  ), sizes AS MATERIALIZED (
+    SELECT d.entry_id, octet_length(l.body) AS bytes
+    FROM (SELECT DISTINCT due.entry_id FROM due) d
+    JOIN syncd.log l ON l.organization_id = organization AND l.entry_id = d.entry_id
+      AND l.refused IS NULL
   ), purged AS (
     UPDATE syncd.log l SET body = NULL, purged_by = least(l.purged_by, d.purge_id)
     FROM (SELECT due.entry_id, due.task_id, min(due.purge_id::text)::uuid AS purge_id
           FROM due GROUP BY 1, 2) d
     WHERE l.organization_id = organization AND l.entry_id = d.entry_id AND l.refused IS NULL
       AND l.entity = 'checkpoint' AND l.meta::jsonb ->> 'task_id' = d.task_id
-    RETURNING l.entity_id
+    RETURNING l.entry_id, l.entity_id
   )
-  SELECT array_agg(DISTINCT p.entity_id) INTO gone FROM purged p;
+  SELECT array_agg(DISTINCT p.entity_id), coalesce(sum(s.bytes), 0) INTO gone, freed
+  FROM purged p JOIN sizes s USING (entry_id);
   IF gone IS NOT NULL THEN
+    PERFORM syncd.grow(organization, 0, 0, freed);
     PERFORM syncd.settle(organization, array_fill('checkpoint'::text, ARRAY[cardinality(gone)]),
                          gone);
   END IF;
@@ -740,6 +864,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
   size integer := cardinality(entry_ids);
+  volume bigint;
   last_seq bigint;
   body_max integer;
   last_known bytea;
@@ -762,9 +887,10 @@ BEGIN
       WHERE dims = format('[1:%s]', size)) <> 17 THEN
     RAISE EXCEPTION 'the columns of a batch have the same length' USING ERRCODE = 'SY004';
   END IF;
-  IF (SELECT sum(octet_length(b)) FROM unnest(bodies) AS b)
-      + (SELECT sum(octet_length(t)) FROM unnest(entities || ids || ops || bases || actors || ats
-           || key_ids || metas || hashes) AS t) > 32000000 THEN
+  volume := coalesce((SELECT sum(octet_length(b)) FROM unnest(bodies) AS b), 0)
+    + (SELECT sum(octet_length(t)) FROM unnest(entities || ids || ops || bases || actors || ats
+         || key_ids || metas || hashes) AS t);
+  IF volume > 32000000 THEN
     RAISE EXCEPTION 'a batch has at most 32 MB' USING ERRCODE = 'SY004';
   END IF;
 
@@ -842,6 +968,10 @@ BEGIN
     PERFORM syncd.purge(organization, device, first_seq, size, stamp);
   END IF;
   UPDATE syncd.organizations o SET cloud_seq = last_seq WHERE o.organization_id = organization;
+  IF cardinality(known) < size THEN
+    PERFORM syncd.grow(organization, size - cardinality(known),
+                       volume * (size - cardinality(known)) / size, 0);
+  END IF;
   UPDATE syncd.devices d SET device_seq = first_seq + size - 1, chain = chains[size],
     last_seen = syncd.clock()
   WHERE d.organization_id = organization AND d.device_id = device
@@ -930,7 +1060,21 @@ BEGIN
            WHEN i.key_id = '' THEN convert_from(i.body, 'UTF8')::jsonb END
     FROM incoming i
     WHERE i.entity = 'checkpoint' AND i.op = 'create'
-    ON CONFLICT DO NOTHING RETURNING entry_id
+    ON CONFLICT DO NOTHING
+    RETURNING entry_id, task_id, agent_id, agent_type, iteration, tokens, hlc,
+      syncd.seconds(checkpoint_data) AS seconds
+  ), spent AS (
+    INSERT INTO syncd.costs AS k
+    SELECT organization, c.task_id, syncd.day_of(c.hlc), syncd.worker(c.agent_id, c.agent_type),
+      c.agent_id, c.agent_type, count(*), max(c.iteration), sum(c.tokens),
+      coalesce(sum(c.seconds), 0), min(c.hlc), max(c.hlc)
+    FROM created c GROUP BY c.task_id, syncd.day_of(c.hlc), c.agent_id, c.agent_type
+    ON CONFLICT (organization_id, task_id, day, worker) DO UPDATE SET
+      checkpoints = k.checkpoints + excluded.checkpoints,
+      iterations = greatest(k.iterations, excluded.iterations),
+      tokens = k.tokens + excluded.tokens, seconds = k.seconds + excluded.seconds,
+      first_hlc = least(k.first_hlc, excluded.first_hlc),
+      last_hlc = greatest(k.last_hlc, excluded.last_hlc)
   ), touched AS (
     -- Counted to see that each can be derived: a version that loses now may win later.
     SELECT i.entity, i.id
@@ -1055,6 +1199,16 @@ BEGIN
   WHERE d.organization_id = organization AND d.device_id = device;
 END $$;
 
+-- The same, and how far its clock is ahead of this server's.
+CREATE FUNCTION syncd.report_skew(organization uuid, device uuid, pulled_to bigint,
+                                  still_pending bigint, skew bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM syncd.report(organization, device, pulled_to, still_pending);
+  UPDATE syncd.devices d SET skew_ms = skew
+  WHERE d.organization_id = organization AND d.device_id = device;
+END $$;
+
 -- Signs of life of all of a device's agents, each with the milliseconds since; those of all other
 -- devices come back the same way. By this server's clock alone: devices' clocks differ. Whoever is
 -- not among them any more has ended.
@@ -1087,6 +1241,8 @@ BEGIN
   WHERE a.organization_id = organization AND a.device_id = device AND NOT EXISTS (
     SELECT FROM unnest(agents, tasks) AS i(agent, task)
     WHERE i.agent = a.agent_id AND i.task = a.task_id);
+  UPDATE syncd.devices d SET last_seen = now
+  WHERE d.organization_id = organization AND d.device_id = device;
   RETURN QUERY SELECT a.device_id, a.agent_id, a.task_id, a.agent_type, a.session_id,
     greatest(0, extract(epoch FROM now - a.seen_at) * 1000)::bigint
   FROM syncd.agents a
@@ -1135,7 +1291,7 @@ GRANT EXECUTE ON FUNCTION syncd.whoami(), syncd.hello(uuid, uuid, bytea, text),
   syncd.pull(uuid, uuid, bigint, uuid, bigint, integer, bigint),
   syncd.common(uuid, bigint[], uuid[]), syncd.chains(uuid, uuid, bigint[]), syncd.digests(uuid),
   syncd.thousand(uuid, uuid, bigint), syncd.report(uuid, uuid, bigint, bigint),
-  syncd.search(uuid, jsonb, integer),
+  syncd.report_skew(uuid, uuid, bigint, bigint, bigint), syncd.search(uuid, jsonb, integer),
   syncd.presence(uuid, uuid, text[], text[], text[], text[], bigint[])
 TO syncd_auditor;
 GRANT EXECUTE ON FUNCTION syncd.introduce(uuid, uuid, bytea), syncd.announce(uuid), syncd.push(uuid, uuid, bigint, bytea, uuid[],
@@ -1147,7 +1303,6 @@ TO syncd_member;
 
 -- These act as syncd_admin whoever calls them: roles granted by one administrator can then be
 -- revoked by another. PostgreSQL 16 only warns, and leaves the member in, where grantors differ.
-GRANT EXECUTE ON FUNCTION syncd.clock() TO syncd_admin;
 SET LOCAL ROLE syncd_admin;
 ALTER DEFAULT PRIVILEGES FOR ROLE syncd_admin REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 

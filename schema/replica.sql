@@ -37,6 +37,10 @@ SELECT syncd.announce(%s::uuid)
 -- How far this device has come.
 SELECT syncd.report(%s::uuid, %s::uuid, %s, %s)::text
 
+-- report_skew --
+-- The same, and how far its clock is off.
+SELECT syncd.report_skew(%s::uuid, %s::uuid, %s, %s, %s)::text
+
 -- presence --
 -- Signs of life of this device's agents; those of the others come back.
 SELECT device_id::text, agent_id, task_id, agent_type, session_id, age_ms
@@ -191,3 +195,59 @@ RESET ROLE
 -- record_migration --
 -- A step, in the same transaction as the step itself.
 INSERT INTO syncd.schema_migrations (version, name) VALUES (%s, %s)
+
+-- admin_views --
+-- The admin queries that this replica has, and what each is for.
+SELECT substr(c.relname, 7), coalesce(obj_description(c.oid, 'pg_class'), '')
+FROM pg_catalog.pg_class c
+WHERE c.relnamespace = to_regnamespace('syncd') AND c.relkind = 'v' AND c.relname ~ '^admin_'
+ORDER BY 1
+
+-- admin_columns --
+-- The columns of one.
+SELECT attname FROM pg_catalog.pg_attribute
+WHERE attrelid = to_regclass(%s) AND attnum > 0 ORDER BY attnum
+
+-- admin_organization --
+-- An organization that this login may see, by name or id.
+SELECT organization_id::text FROM syncd.organizations
+WHERE name = %s::text OR organization_id::text = %s::text
+
+-- admin_rows --
+-- What one finds.
+SELECT * FROM {view} WHERE {conditions} ORDER BY {order} LIMIT {limit}
+
+-- admin_cost_by --
+-- What the work has cost, added up.
+SELECT organization, {by}, least(sum(tokens), 9000000000000000000)::bigint AS tokens,
+  sum(seconds) AS seconds, sum(checkpoints)::bigint AS checkpoints, max(iterations) AS iterations,
+  min(first_at) AS first_at, max(last_at) AS last_at
+FROM {view} WHERE {conditions}
+GROUP BY organization_id, organization, {by} ORDER BY {order} LIMIT {limit}
+
+-- has_citus --
+-- Whether this database can distribute tables.
+SELECT to_regproc('create_distributed_table') IS NOT NULL
+
+-- let_owner_log_in --
+-- Without a password: the workers' pg_hba.conf lets it in from the coordinator, and nobody else.
+ALTER ROLE syncd_owner LOGIN
+
+-- undistributed --
+-- The tables that Citus does not have yet. The others go where the organizations are.
+SELECT c.relname FROM pg_catalog.pg_class c
+WHERE c.relnamespace = 'syncd'::regnamespace AND c.relkind IN ('r', 'p')
+  AND NOT EXISTS (SELECT FROM pg_dist_partition p WHERE p.logicalrelid = c.oid)
+ORDER BY c.relname <> 'organizations', c.relname
+
+-- policy_for_citus --
+-- The rule for members without the sub-select.
+SELECT syncd.policy_for_citus(%s)::text
+
+-- distribute --
+-- A table by organization, beside another one.
+SELECT create_distributed_table(%s::regclass, 'organization_id', colocate_with => %s)::text
+
+-- distribute_everywhere --
+-- A small table that every worker has.
+SELECT create_reference_table(%s::regclass)::text

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from syncd.errors import NewerDatabaseError, StoreBusyError
 
@@ -42,6 +43,55 @@ def _named(file: str) -> dict[str, str]:
     return {name: statement.strip() for name, statement in _NAMED.findall(text)}
 
 
+class AdminQuery(NamedTuple):
+    """A block of admin.sql. The last four name columns."""
+
+    name: str
+    help: str
+    statement: str
+    shown: tuple[str, ...]
+    filters: tuple[str, ...]
+    order: tuple[str, ...]
+    since: str
+
+
+_BLOCK = re.compile(r"^-- (\w+) --\n((?:-- [^\n]+\n)+)(.+?)(?=\n\n-- \w+ --\n|\Z)", re.M | re.S)
+_DIRECTIVE = re.compile(r"(shown|filters|order|since): (.+)")
+
+
+@cache
+def admin_queries() -> dict[str, AdminQuery]:
+    """What administrators ask the replica, by name, in the order of the file."""
+    text = (shipped("schema") / "admin.sql").read_text(encoding="utf-8")
+    return {name: _admin_query(name, *block) for name, *block in _BLOCK.findall(text)}
+
+
+def _admin_query(name: str, comment: str, statement: str) -> AdminQuery:
+    lines = [line.removeprefix("-- ") for line in comment.splitlines()]
+    told = {m[1]: m[2] for line in lines if (m := _DIRECTIVE.fullmatch(line))}
+    words = " ".join(line for line in lines if not _DIRECTIVE.fullmatch(line))
+    shown, filters, order = (
+        tuple(told.get(part, "").split(", ")) for part in ("shown", "filters", "order")
+    )
+    return AdminQuery(name, words, statement.strip(), shown, filters, order, told.get("since", ""))
+
+
+def admin_views() -> bytes:
+    """Make a view of each, in place of what was there. Views of other names stay."""
+    made = "".join(_view(query) for query in admin_queries().values())
+    return f"SET LOCAL ROLE syncd_owner;\n{made}RESET ROLE;\n".encode()
+
+
+def _view(query: AdminQuery) -> str:
+    view, words = f"syncd.admin_{query.name}", query.help.replace("'", "''")
+    return (
+        f"DROP VIEW IF EXISTS {view};\n"
+        f"CREATE VIEW {view} WITH (security_invoker = true) AS\n{query.statement};\n"
+        f"COMMENT ON VIEW {view} IS '{words}';\n"
+        f"GRANT SELECT ON {view} TO syncd_auditor, syncd_admin;\n"
+    )
+
+
 def sqlite_steps() -> list[Path]:
     return sorted((shipped("migrations") / "sqlite").glob("[0-9]*.sql"))
 
@@ -65,7 +115,9 @@ def statements(script: str) -> Iterator[str]:
 # One migration file, one version. A test holds it equal to the number of files, so that opening
 # an up-to-date database need not list a directory.
 SQLITE_VERSION = 4
-POSTGRES_VERSION = 2
+POSTGRES_VERSION = 3
+# A device does with the replica of one release before.
+POSTGRES_NEEDED = 2
 
 
 def version_of(connection: sqlite3.Connection) -> int:

@@ -102,7 +102,8 @@ class Engine:
 
     def report(self) -> None:
         cursor, _ = self.exchange.cursor()
-        self.replica.report(self.exchange.device_id, cursor, self.exchange.pending_count())
+        skew = int(self.exchange.state("skew_ms") or 0)
+        self.replica.report(self.exchange.device_id, cursor, self.exchange.pending_count(), skew)
 
     def meet(self) -> Standing:
         """Introduce this device and heal whatever one side has forgotten."""

@@ -338,7 +338,9 @@ NOT_DRIVEN = {
         "cloud migrate", "admin org create", "admin org list", "admin member add",
         "admin member list", "admin member remove", "admin member reset", "admin device add",
         "admin device list", "admin device revoke", "admin roles sync", "admin recovery open",
-        "admin recovery close",
+        "admin recovery close", "admin distribute", "admin fleet", "admin tasks", "admin cost",
+        "admin segments", "admin stale", "admin conflicts", "admin audit", "admin growth",
+        "admin days", "admin handoffs", "admin query",
     ),
 }  # fmt: skip
 

@@ -48,7 +48,7 @@ from syncd.errors import (
     ReplicaOutdatedError,
 )
 from syncd.replica import Administration, Pulled, Replica, Verdict, device, encoded
-from syncd.sql import POSTGRES_VERSION, postgres_steps, shipped
+from syncd.sql import POSTGRES_VERSION, admin_views, postgres_steps, shipped
 
 cloud, any_cloud, shared_cloud = replicas.cloud, replicas.any_cloud, replicas.shared_cloud
 
@@ -93,6 +93,8 @@ def test_replaying_the_migrations_leads_to_todays_schema(cluster: Cluster) -> No
     with closing(psycopg.connect(cluster.admin_dsn(direct))) as connection:
         connection.execute((shipped("schema") / "postgres_roles.sql").read_bytes())
         connection.execute((shipped("schema") / "postgres.sql").read_bytes())
+        connection.execute("RESET ROLE")
+        connection.execute(admin_views())
         connection.commit()
     assert _schema(cluster, replayed) == _schema(cluster, direct)
     assert len(_schema(cluster, direct)) > 500
@@ -230,7 +232,7 @@ def test_a_newer_client_says_what_an_older_replica_needs(
     shared_cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     person = shared_cloud.person()
-    monkeypatch.setattr(device, "POSTGRES_VERSION", POSTGRES_VERSION + 1)
+    monkeypatch.setattr(device, "POSTGRES_NEEDED", POSTGRES_VERSION + 1)
     with pytest.raises(ReplicaOutdatedError, match=f"needs {POSTGRES_VERSION + 1}") as caught:
         person.hello()
     assert "syncd cloud migrate" in caught.value.remedy

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from syncd.cli import render
+from syncd.cli import admin_queries, render
 from syncd.cli.device import (
     login_document,
     login_text,
@@ -43,7 +43,11 @@ def administration(app: App, dsn: str | None = None) -> Iterator[Administration]
 
 @click.group()
 def admin() -> None:
-    """Administer a replica. Uses SYNCD_ADMIN_DSN."""
+    """Administer a replica, and ask it. Uses SYNCD_ADMIN_DSN; queries do with a member's login."""
+
+
+for _command in admin_queries.commands():
+    admin.add_command(_command)
 
 
 # --- organizations ------------------------------------------------------------------------------
@@ -71,8 +75,10 @@ def list_organizations(app: App) -> None:
     with administration(app) as replica:
         found = replica.organizations()
     document = [{**o._asdict(), "created_at": o.created_at.isoformat()} for o in found]
-    rows = [(o.name, o.members, f"{o.cloud_seq:,}", o.id) for o in found]
-    columns = ("NAME", "MEMBERS", "ENTRIES", "ID")
+    rows = [
+        (o.name, o.members, o.cloud_seq, "open" if o.recovery_open else "", o.id) for o in found
+    ]
+    columns = ("NAME", "MEMBERS", "ENTRIES", "RECOVERY", "ID")
     app.emit(document, lambda: render.table(columns, rows))
 
 
@@ -239,6 +245,22 @@ def sync_roles(app: App) -> None:
     app.emit({"without_password": made}, text)
 
 
+@admin.command()
+@verb
+def distribute(app: App) -> None:
+    """Hand the tables to Citus: each organization's rows on one of its workers.
+
+    SYNCD_ADMIN_DSN names the coordinator. The role syncd_owner may log in from then on, without a
+    password: let the workers' pg_hba.conf take it from the coordinator only.
+    """
+    from syncd.replica.distribution import distribute
+
+    with administration(app) as replica:
+        made = distribute(replica)
+    text = f"Distributed: {', '.join(made)}." if made else "All tables are distributed."
+    app.emit({"distributed": made}, text)
+
+
 @admin.group()
 def recovery() -> None:
     """Let devices bring back what a lost machine had written."""
@@ -265,4 +287,10 @@ def _set_recovery(app: App, organization: str, *, is_open: bool) -> None:
         found = replica.organization(organization)
         replica.set_recovery(found.id, is_open=is_open)
     state = "open" if is_open else "closed"
-    app.emit({"organization_id": found.id, "recovery": state}, f"Recovery is {state}.")
+    name = shlex.quote(found.name)
+    then = (
+        "On each machine that may have it: syncd prove --repair\n"
+        f"Afterwards: syncd admin recovery close {name}"
+    )
+    text = f"Recovery is {state}." + (f"\n{then}" if is_open else "")
+    app.emit({"organization_id": found.id, "recovery": state}, text)

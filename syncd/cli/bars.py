@@ -1,4 +1,4 @@
-"""Bars on a terminal, for what takes a while."""
+"""Bars on a terminal: for what takes a while, and to compare figures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from typing import Any
 from syncd.cli.verb import App
 
 Report = Callable[[str, int, int], None]
+_BAR, _EIGHTHS = 16, " ▏▎▍▌▋▊▉"
+
+
+def bar(value: float, most: float, width: int = _BAR) -> str:
+    """So long as its share of the greatest value, to an eighth of a character."""
+    eighths = round(max(value, 0) / most * width * 8) if most > 0 else 0
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
 @contextmanager

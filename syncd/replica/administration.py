@@ -10,7 +10,13 @@ import psycopg
 from syncd.errors import CheckpointNotFoundError, ReplicaOutdatedError
 from syncd.replica import link
 from syncd.replica.login import Login, Machine, credentials
-from syncd.sql import POSTGRES_VERSION, postgres_steps, replica_queries, shipped
+from syncd.sql import (
+    POSTGRES_VERSION,
+    admin_views,
+    postgres_steps,
+    replica_queries,
+    shipped,
+)
 
 
 class Organization(NamedTuple):
@@ -59,8 +65,10 @@ class Administration:
                     f"the replica has schema {version}, this syncd knows up to {POSTGRES_VERSION}",
                     "Upgrade syncd on this machine; the replica was left as it is.",
                 )
-            return [self._step(number, path) for number, path in
-                    enumerate(postgres_steps(), start=1) if number > version]  # fmt: skip
+            applied = [self._step(number, path) for number, path in
+                       enumerate(postgres_steps(), start=1) if number > version]  # fmt: skip
+            self.connection.execute(admin_views())
+            return applied
 
     def _step(self, number: int, path: Any) -> str:
         self._run(path)

@@ -16,11 +16,13 @@ from syncd.errors import LoginRefusedError, ReplicaOutdatedError
 from syncd.replica import link
 from syncd.replica.columns import Bigints, Blobs, Texts, bigints, blobs, register, texts
 from syncd.replica.login import Login, Machine, credentials
-from syncd.sql import POSTGRES_VERSION, replica_queries
+from syncd.sql import POSTGRES_NEEDED, replica_queries
 from syncd.version import __version__
 
 PAGE_ROWS = 1_000
 PAGE_BYTES = 8_000_000
+# From this schema on, the replica keeps how far a device's clock is off.
+_SKEW_REPORTED = 3
 
 
 class Membership(NamedTuple):
@@ -149,6 +151,7 @@ class Replica:
         self._tls = tls
         self._connection: psycopg.Connection[Any] | None = None
         self._membership: Membership | None = None
+        self._schema = POSTGRES_NEEDED
         self._sql = replica_queries()
 
     @property
@@ -194,11 +197,12 @@ class Replica:
         """Make this device known, and learn where the replica stands with it."""
         rows = self.rows("hello", self.organization, device_id, public_key, __version__)
         standing = Standing(*rows[0])
-        if standing.schema_version < POSTGRES_VERSION:
+        if standing.schema_version < POSTGRES_NEEDED:
             raise ReplicaOutdatedError(
                 f"the replica has schema {standing.schema_version}, "
-                f"this syncd needs {POSTGRES_VERSION}"
+                f"this syncd needs {POSTGRES_NEEDED}"
             )
+        self._schema = standing.schema_version
         return standing
 
     def introduce(self, device_id: str, public_key: bytes) -> None:
@@ -259,8 +263,13 @@ class Replica:
             told = {notice.pid for notice in self._connection.notifies(timeout=0)}
             return bool(told - {self._connection.info.backend_pid})
 
-    def report(self, device_id: str, pulled: int, pending: int) -> None:
-        self.rows("report", self.organization, device_id, pulled, pending)
+    def report(self, device_id: str, pulled: int, pending: int, skew_ms: int) -> None:
+        """How this device is doing, as far as the replica it said hello to can note it."""
+        told = (self.organization, device_id, pulled, pending)
+        if self._schema < _SKEW_REPORTED:
+            self.rows("report", *told)
+        else:
+            self.rows("report_skew", *told, skew_ms)
 
     def presence(self, device_id: str, own: Sequence[Seen]) -> list[Seen]:
         """Tell of this device's agents; hear of those on all others."""

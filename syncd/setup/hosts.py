@@ -17,13 +17,13 @@ _VARIABLES = ["SYNCD_HOME", "SYNCD_TASK", "SYNCD_AGENT", "SYNCD_AGENT_TYPE", "SY
               "SYNCD_ITERATION"]  # fmt: skip
 _BOTH = (
     Event("SessionStart", 10),
-    Event("UserPromptSubmit", 5),
-    Event("PreToolUse", 5, "Bash"),
-    Event("PostToolUse", 5, "*"),
+    Event("UserPromptSubmit", 10),
+    Event("PreToolUse", 10, "Bash"),
+    Event("PostToolUse", 10, "*"),
 )
 _CLAUDE_CODE = (
     *_BOTH,
-    Event("PostToolUseFailure", 5, "*"),
+    Event("PostToolUseFailure", 10, "*"),
     Event("PreCompact", 10),
     Event("Stop", 10),
     Event("SubagentStop", 10),
