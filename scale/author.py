@@ -47,11 +47,13 @@ class Template(NamedTuple):
 
 
 def templates(count: int) -> list[Template]:
-    with tempfile.TemporaryDirectory() as folder:
-        with closing(CheckpointService(home=Path(folder) / "home")) as service:
-            base = small()
-            with service.node.store.transaction():
-                made = [_template(service, base, number) for number in range(count + 1)]
+    base = small()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(CheckpointService(home=Path(folder) / "home")) as service,
+        service.node.store.transaction(),
+    ):
+        made = [_template(service, base, number) for number in range(count + 1)]
     return made[1:]  # the first has no parent
 
 

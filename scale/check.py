@@ -1,4 +1,4 @@
-"""Nothing missed? What the devices wrote against the replica's log and every fetched copy, in full."""
+"""Nothing missed? What devices wrote, against the replica's logs and all copies, in full."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ def compared(
     )  # fmt: skip
 
 
-def _acknowledged(
-    sent: Sequence[Sent], written: Mapping[str, list[bytes]]
-) -> dict[str, set[Row]]:
+def _acknowledged(sent: Sequence[Sent], written: Mapping[str, list[bytes]]) -> dict[str, set[Row]]:
     """Each entry where the verdict has placed it, with the chain value that its device made."""
     found: dict[str, set[Row]] = {}
     for each in sent:

@@ -1,4 +1,4 @@
-"""Processes that each do what they are asked, all at the same time: Python's threads share a core."""
+"""Processes that do what they are asked, all at the same time: Python's threads share a core."""
 
 from __future__ import annotations
 

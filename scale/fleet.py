@@ -80,7 +80,8 @@ def measured(folder: Path, fleet: Fleet, tell: Tell) -> Fleeting:
 def _parted(machines: Sequence[Machine], fleet: Fleet) -> tuple[list[Machine], list[Machine]]:
     """Who sends, and of each organization who fetches."""
     seen: dict[str, int] = {}
-    sending, fetching = [], []
+    sending: list[Machine] = []
+    fetching: list[Machine] = []
     for machine in machines:
         seen[machine.organization_id] = seen.get(machine.organization_id, 0) + 1
         early = seen[machine.organization_id] <= fleet.pullers

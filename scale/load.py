@@ -50,6 +50,7 @@ class Watch:
     def _used(self) -> dict[str, float]:
         """Processor seconds so far. The server counts what its ended sessions have used."""
         found = {name: sum(map(_seconds, pids)) for name, pids in self._processes.items()}
+        found["PostgreSQL"] = _family(self._server.pid)
         found["machine, all programs"] = _machine()
         return found
 
@@ -73,6 +74,20 @@ def _seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(words[11]) + int(words[12])) / _TICKS
+
+
+def _family(parent: int) -> float:
+    """Of a process, those of its children that live, and all that have ended."""
+    total = 0.0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = file.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        ours, child = int(file.parent.name) == parent, int(words[1]) == parent
+        if ours or child:
+            total += sum(map(int, words[11 : 15 if ours else 13])) / _TICKS
+    return total
 
 
 def _machine() -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from syncd import cluster, embedded
@@ -45,16 +46,16 @@ class Server:
 
     def __init__(self, base: Path, connections: int) -> None:
         self.base, self.port = base, cluster.free_port()
-        cluster.make_folder(base)
-        program = embedded.binaries(VERSION)
-        cluster.initialise(base, program, VERSION)
+        program, is_new = embedded.binaries(VERSION), not base.exists()
+        if is_new:
+            cluster.make_folder(base)
+            cluster.initialise(base, program, VERSION)
         options = {**TUNED, "max_connections": str(connections + _SPARE_CONNECTIONS)}
         cluster.start(base, program, self.port, options)
-        with closing(Administration(self.admin_dsn)) as administration:
-            administration.migrate()
-        self._superuser = psycopg.connect(
-            cluster.dsn(base, self.port, cluster.SUPERUSER), autocommit=True
-        )
+        if is_new:
+            with closing(Administration(self.admin_dsn())) as administration:
+                administration.migrate()
+        self._superuser = psycopg.connect(self.superuser_dsn(), autocommit=True)
         self._assert_durable()
 
     def _assert_durable(self) -> None:
@@ -62,9 +63,28 @@ class Server:
         if set(found.values()) != {"on"}:
             raise AssertionError(f"not a durable server: {found}")
 
+    def admin_dsn(self, database: str = cluster.DATABASE) -> str:
+        return cluster.dsn(self.base, self.port, database=database)
+
+    def superuser_dsn(self, database: str = cluster.DATABASE) -> str:
+        return cluster.dsn(self.base, self.port, cluster.SUPERUSER, database)
+
+    def database(self, name: str) -> None:
+        """Another replica without entries, in place of one that was left half done."""
+        made, template = sql.Identifier(name), sql.Identifier(cluster.DATABASE)
+        owner = sql.Identifier(cluster.ADMINISTRATOR)
+        with closing(psycopg.connect(self.superuser_dsn("postgres"), autocommit=True)) as opened:
+            opened.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(made))
+            self._superuser.close()  # who is connected to a template keeps it from being copied
+            opened.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(made, template))
+            opened.execute(
+                sql.SQL("GRANT CONNECT, CREATE ON DATABASE {} TO {}").format(made, owner)
+            )
+        self._superuser = psycopg.connect(self.superuser_dsn(), autocommit=True)
+
     @property
-    def admin_dsn(self) -> str:
-        return cluster.dsn(self.base, self.port)
+    def pid(self) -> int:
+        return cluster.postmaster(self.base) or 0
 
     @property
     def version(self) -> str:
@@ -85,7 +105,7 @@ class Server:
         """Logins, spread evenly over new organizations."""
         shares = [devices // organizations + (n < devices % organizations)
                   for n in range(organizations)]  # fmt: skip
-        with closing(Administration(self.admin_dsn)) as administration:
+        with closing(Administration(self.admin_dsn())) as administration:
             shared = credentials(administration.connection)
             return [
                 machine
@@ -101,19 +121,20 @@ class Server:
         roles = administration.connection.execute(_ROLES, (made, share)).fetchall()
         return [Machine(made, make_conninfo(shared.dsn, user=role)) for (role,) in roles]
 
-    def close(self) -> None:
+    def close(self, *, keep: bool) -> None:
         self._superuser.close()
         cluster.stop(self.base)
-        shutil.rmtree(self.base)
+        if not keep:
+            shutil.rmtree(self.base)
 
 
 @contextmanager
-def server(base: Path, connections: int) -> Iterator[Server]:
+def server(base: Path, connections: int, *, keep: bool = False) -> Iterator[Server]:
     started = Server(base, connections)
     try:
         yield started
     finally:
-        started.close()
+        started.close(keep=keep)
 
 
 # --- the pooler ---------------------------------------------------------------------------------

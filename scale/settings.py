@@ -53,8 +53,7 @@ MAIN, SLOW, FAST, FEW, AT_ONCE = "main", "slower", "faster", "few connections", 
 
 
 def fleet(devices: int, organizations: int, seconds: int, rate: int, batch: int) -> Fleet:
-    """The load that is asked for, and beside it less, more, and the same devices with a tenth of the
-    connections."""
+    """The load that is asked for, and beside it less, more, and a tenth of the connections."""
     short = max(2, seconds // 3)
     few = max(4, devices // 10)
     return Fleet(devices, organizations, batch, (
