@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ from syncd.replica import Administration, Batch, Replica
 ORGANIZATIONS = 20
 PER_STATEMENT = 50_000
 BATCH = 25
+# With all indexes, and room to build them; what others need of the disk meanwhile, and the WAL.
+BYTES_PER_ENTRY, RESERVE = 3_300, 8_000_000_000
 PUSH, PUSH_ONE = f"push of {BATCH}", "push of 1"
 FIRST, MIDDLE, NOTHING = "page of 1,000 from the start", "page from the middle", "nothing new"
 HELLO, LATEST = "hello", "newest of a task, in SQL"
@@ -85,6 +88,8 @@ def measured(
 ) -> Replicas:
     """With `keep`, the databases stay for the next run."""
     folder.mkdir(mode=0o711, exist_ok=True)
+    sizes = fitting(sizes, shutil.disk_usage(folder).free)
+    tell(f"replicas with {', '.join(f'{size:,}' for size in sizes)} entries fit on the disk")
     with server.server(folder / "server", 100, keep=keep) as place, ExitStack() as opened:
         fills = {size: _once(folder, place, size, tell) for size in sizes}
         compared = [
@@ -99,6 +104,13 @@ def measured(
         found = interleaved(compared, samples)
         lines = {line: {size: found[f"{line}, {size}"] for size in sizes} for line in LINES}
         return Replicas(place.version, sizes, lines, fills, os.getloadavg())
+
+
+def fitting(sizes: tuple[int, ...], free: int) -> tuple[int, ...]:
+    """The last one made smaller, to whole millions, if it does not fit beside the others."""
+    room = (free - RESERVE) // BYTES_PER_ENTRY - sum(sizes[:-1])
+    last = sizes[-1] if room >= sizes[-1] else room // 1_000_000 * 1_000_000
+    return (*sizes[:-1], last) if last > sizes[-2] else sizes[:-1]
 
 
 # --- writing the history ------------------------------------------------------------------------

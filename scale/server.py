@@ -23,7 +23,7 @@ from syncd.replica.login import credentials
 VERSION = "18"
 DURABLE = ("fsync", "synchronous_commit", "full_page_writes")
 # What an administrator sets for a server of this size; nothing that a crash could tell apart.
-TUNED = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min"}
+TUNED = {"shared_buffers": "1GB", "max_wal_size": "2GB", "checkpoint_timeout": "15min"}
 _SPARE_CONNECTIONS = 60
 _SECONDS = 20.0
 # One password does for all: what a login costs the server does not depend on it.

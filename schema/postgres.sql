@@ -547,10 +547,12 @@ SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
   forked text[];
 BEGIN
+  -- Who has no parent is no branch. There is one for each task: none of them must be looked at.
+  parents := array_remove(parents, '');
+  moved := array_remove(moved, '');
   SELECT array_agg(DISTINCT f.parent_id) INTO forked FROM (
     SELECT c.parent_id FROM syncd.checkpoints c
     WHERE c.organization_id = organization AND c.parent_id = ANY (parents || moved)
-      AND c.parent_id <> ''
     GROUP BY c.task_id, c.parent_id HAVING min(c.device_id::text) <> max(c.device_id::text)) f;
   IF forked IS NULL AND changed IS NULL THEN
     RETURN;
@@ -559,8 +561,7 @@ BEGIN
   WHERE c.organization_id = organization AND c.kind = 'fork' AND c.entity = 'checkpoint'
     AND c.entity_id = ANY (changed || ARRAY(
       SELECT k.id FROM syncd.checkpoints k
-      WHERE k.organization_id = organization AND k.parent_id = ANY (forked || moved)
-        AND k.parent_id <> ''));
+      WHERE k.organization_id = organization AND k.parent_id = ANY (forked || moved)));
   INSERT INTO syncd.conflicts
   SELECT organization, syncd.conflict_id('fork', k.first_entry), 'fork', 'checkpoint', k.id,
     to_json(ARRAY[k.parent_id])::text, k.winner, k.first_entry,

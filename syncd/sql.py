@@ -65,7 +65,7 @@ def statements(script: str) -> Iterator[str]:
 # One migration file, one version. A test holds it equal to the number of files, so that opening
 # an up-to-date database need not list a directory.
 SQLITE_VERSION = 3
-POSTGRES_VERSION = 2
+POSTGRES_VERSION = 3
 
 
 def version_of(connection: sqlite3.Connection) -> int:
