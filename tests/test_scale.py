@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from counts import full
 from postgres import Session
-from replicas import Cloud, cloud
+from replicas import Cloud, Person, cloud
 
 from scale import document, estimate, fleet, page
 from scale.author import PER_TASK, UPDATES, Author, templates
@@ -98,19 +98,51 @@ def test_an_author_writes_tasks_with_versions_that_the_replica_takes(cloud: Clou
     assert cloud.sql("SELECT 1 FROM syncd.conflicts") == []
 
 
+class Reads:
+    """How many rows the server reads through an index while a device asks for something."""
+
+    def __init__(self, cloud: Cloud, person: Person, index: str) -> None:
+        self._cloud, self._person, self._index = cloud, person, index
+
+    def total(self) -> int:
+        self._person.replica.connection.execute("SELECT pg_stat_force_next_flush()")
+        self._person.replica.connection.execute("SELECT 1")
+        query = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = %s"
+        return int(self._cloud.sql(query, self._index)[0][0])
+
+    def during(self, work: Callable[[], object]) -> int:
+        before = self.total()
+        work()
+        return self.total() - before
+
+
 def test_what_begins_a_task_does_not_look_at_all_other_tasks(cloud: Cloud) -> None:
     person = cloud.person()
     person.push(*(person.writer.create(f"task {number}") for number in range(400)))
-    looked = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = %s"
+    one_more = person.writer.create("one more")
+    assert Reads(cloud, person, "checkpoints_by_parent").during(lambda: person.push(one_more)) < 10
 
-    def read() -> int:
-        person.replica.connection.execute("SELECT pg_stat_force_next_flush()")
-        person.replica.connection.execute("SELECT 1")
-        return int(cloud.sql(looked, "checkpoints_by_parent")[0][0])
 
-    before = read()
-    person.push(person.writer.create("one more"))
-    assert read() - before < 10
+@pytest.mark.parametrize("index", ["log_by_entry", "log_by_entity"])
+def test_another_version_is_taken_in_without_reading_the_whole_log(
+    index: str, cloud: Cloud
+) -> None:
+    person = cloud.person()
+    first = [person.writer.create() for _ in range(400)]
+    later = [person.writer.update(each.entity_id, [each.entry_id]) for each in first]
+    person.push(*first, *later)
+    another = person.writer.update(first[7].entity_id, [later[7].entry_id])
+    cloud.sql("ANALYZE syncd.log")
+    assert Reads(cloud, person, index).during(lambda: person.push(another)) < 50
+
+
+def test_a_login_is_found_without_reading_all_of_its_organization(cloud: Cloud) -> None:
+    person = cloud.person()
+    for number in range(40):
+        cloud.admin.add_machine(person.organization_id, person.name, f"machine {number}")
+    cloud.sql("ANALYZE syncd.logins")
+    entry = person.writer.create()
+    assert Reads(cloud, person, "logins_pkey").during(lambda: person.push(entry)) < 10
 
 
 # --- on paper -------------------------------------------------------------------------------------

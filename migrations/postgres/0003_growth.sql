@@ -14,7 +14,7 @@ $$;
 
 -- Refuses whoever is no member, and whoever may only read where he would write. Says the same for
 -- an organization that does not exist as for another's.
--- As text, the login is found in the index: a name sorts by other rules.
+-- With the collation of its column, the login is found in the index: a name has another one.
 CREATE OR REPLACE FUNCTION syncd.require(organization uuid, writing boolean) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -22,7 +22,7 @@ DECLARE
 BEGIN
   SELECT l.revoked_at, l.reason, m.kind, m.removed_at INTO mine
   FROM syncd.logins l JOIN syncd.members m USING (organization_id, member_id)
-  WHERE l.organization_id = organization AND l.login = session_user::text
+  WHERE l.organization_id = organization AND l.login = session_user::text COLLATE "default"
     AND organization = syncd.my_org();
   IF NOT FOUND THEN
     RAISE EXCEPTION 'this login does not belong to that organization' USING ERRCODE = 'SY001';
@@ -37,21 +37,21 @@ BEGIN
 END $$;
 
 -- All versions of some entities. The first entry of a generated checkpoint is found by its id.
+-- OFFSET 0 has them looked up one by one: without statistics the planner would rather read an
+-- organization's whole log.
 CREATE OR REPLACE FUNCTION syncd.versions(organization uuid, entities text[], ids text[])
 RETURNS SETOF syncd.log
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
--- Without statistics the planner would read an organization's whole log to find a few entries in it.
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_material = off
 SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
-  SELECT l.* FROM unnest(entities, ids) AS t(entity, id)
-  JOIN syncd.log l ON l.organization_id = organization AND l.entity = t.entity
-    AND l.entity_id = t.id AND l.entity_id <> l.entry_id::text AND l.refused IS NULL
+  SELECT l.* FROM unnest(entities, ids) AS t(entity, id) CROSS JOIN LATERAL (
+    SELECT * FROM syncd.log l WHERE l.organization_id = organization AND l.entity = t.entity
+      AND l.entity_id = t.id AND l.entity_id <> l.entry_id::text AND l.refused IS NULL OFFSET 0) l
   UNION ALL
-  SELECT l.* FROM unnest(entities, ids) AS t(entity, id)
-  JOIN syncd.log l ON l.organization_id = organization AND l.refused IS NULL
-    AND l.entry_id = CASE WHEN t.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
-                          THEN t.id::uuid END
-    AND l.entity = t.entity AND l.entity_id = t.id
+  SELECT l.* FROM unnest(entities, ids) AS t(entity, id) CROSS JOIN LATERAL (
+    SELECT * FROM syncd.log l WHERE l.organization_id = organization AND l.refused IS NULL
+      AND l.entry_id = CASE WHEN t.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+                            THEN t.id::uuid END
+      AND l.entity = t.entity AND l.entity_id = t.id OFFSET 0) l
 $$;
 
 -- Branches: checkpoints of one task with the same parent from different devices. The newest goes
