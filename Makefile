@@ -6,13 +6,14 @@ STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-run
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: run test check lint bench proof clean help
+.PHONY: run test check lint bench scale proof clean help
 
 help:
 	@echo "make run    set up, start a PostgreSQL of your own, and run the daemon until Ctrl-C"
 	@echo "make test   set up and run the tests"
 	@echo "make check  ruff, mypy and the tests"
 	@echo "make bench  compare speed with other stores, side by side"
+	@echo "make scale  a thousand devices at once, long histories: how far one server goes"
 	@echo "make proof  the tests with all their counts in full"
 
 $(BIN)/python:
@@ -58,5 +59,8 @@ proof: $(STAMP)
 bench: $(BENCH_STAMP)
 	$(BIN)/python -m bench
 
+scale: $(BENCH_STAMP)
+	$(BIN)/python -m scale
+
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache bench/results
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache bench/results scale/results

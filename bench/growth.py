@@ -60,7 +60,7 @@ def measured(
     if shutil.disk_usage(folder).free < needed:
         sys.exit(f"{settings.entries:,} entries need {needed / 1e9:.1f} GB: give --entries")
     homes = (folder / "short", folder / "long")
-    fills = (_filled(homes[0], payload, SHORT), _filled(homes[1], payload, settings.entries))
+    fills = (filled(homes[0], payload, SHORT), filled(homes[1], payload, settings.entries))
     os.sync()
     calm()
     found = _compared(homes, payload, control, settings.samples // 2)
@@ -75,11 +75,11 @@ def _compared(
         closing(CheckpointService(home=homes[0])) as short,
         closing(CheckpointService(home=homes[1])) as long,
     ):
-        operations = _operations(short, payload, "short") + _operations(long, payload, "long")
-        return interleaved([*operations, control], samples)
+        compared = operations(short, payload, "short") + operations(long, payload, "long")
+        return interleaved([*compared, control], samples)
 
 
-def _filled(home: Path, payload: Payload, entries: int) -> Fill:
+def filled(home: Path, payload: Payload, entries: int) -> Fill:
     """Through the same code path as any write, but thousands to a commit."""
     started = time.monotonic()
     with closing(CheckpointService(home=home)) as service:
@@ -110,7 +110,7 @@ def _task(number: int) -> str:
     return LONG_TASK if ones < 6 else f"task-{(tens * 4 + ones - 6) % (TASKS - 1):04}"
 
 
-def _operations(service: CheckpointService, payload: Payload, home: str) -> list[Operation]:
+def operations(service: CheckpointService, payload: Payload, home: str) -> list[Operation]:
     def write(task: str) -> None:
         create(service, payload, task)
 

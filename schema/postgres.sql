@@ -24,13 +24,13 @@ CREATE FUNCTION syncd.clock() RETURNS timestamptz
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS 'SELECT clock_timestamp()';
 
 -- The organization of whoever logged in: a login belongs to one. Always called in a sub-select,
--- else it runs per row.
+-- else it runs per row. As text, the name is no reason to go through all organizations' roles.
 CREATE FUNCTION syncd.my_org() RETURNS uuid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE count(DISTINCT g.rolname) WHEN 1 THEN substr(min(g.rolname), 11)::uuid END
   FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
   WHERE m.member = (SELECT oid FROM pg_roles WHERE rolname = session_user)
-    AND g.rolname ~ '^syncd_org_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+    AND g.rolname::text ~ '^syncd_org_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
 $$;
 GRANT EXECUTE ON FUNCTION syncd.my_org() TO syncd_auditor, syncd_admin;
 GRANT EXECUTE ON FUNCTION syncd.clock() TO syncd_admin, syncd_auditor;
@@ -308,6 +308,7 @@ END $$;
 
 -- Refuses whoever is no member, and whoever may only read where he would write. Says the same for
 -- an organization that does not exist as for another's.
+-- With the collation of its column, the login is found in the index: a name has another one.
 CREATE FUNCTION syncd.require(organization uuid, writing boolean) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -315,7 +316,7 @@ DECLARE
 BEGIN
   SELECT l.revoked_at, l.reason, m.kind, m.removed_at INTO mine
   FROM syncd.logins l JOIN syncd.members m USING (organization_id, member_id)
-  WHERE l.organization_id = organization AND l.login = session_user
+  WHERE l.organization_id = organization AND l.login = session_user::text COLLATE "default"
     AND organization = syncd.my_org();
   IF NOT FOUND THEN
     RAISE EXCEPTION 'this login does not belong to that organization' USING ERRCODE = 'SY001';
@@ -456,19 +457,21 @@ $$;
 -- --- which version is current -----------------------------------------------------------------
 
 -- All versions of some entities. The first entry of a generated checkpoint is found by its id.
+-- OFFSET 0 has them looked up one by one: without statistics the planner would rather read an
+-- organization's whole log.
 CREATE FUNCTION syncd.versions(organization uuid, entities text[], ids text[])
 RETURNS SETOF syncd.log
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
-  SELECT l.* FROM unnest(entities, ids) AS t(entity, id)
-  JOIN syncd.log l ON l.organization_id = organization AND l.entity = t.entity
-    AND l.entity_id = t.id AND l.entity_id <> l.entry_id::text AND l.refused IS NULL
+  SELECT l.* FROM unnest(entities, ids) AS t(entity, id) CROSS JOIN LATERAL (
+    SELECT * FROM syncd.log l WHERE l.organization_id = organization AND l.entity = t.entity
+      AND l.entity_id = t.id AND l.entity_id <> l.entry_id::text AND l.refused IS NULL OFFSET 0) l
   UNION ALL
-  SELECT l.* FROM unnest(entities, ids) AS t(entity, id)
-  JOIN syncd.log l ON l.organization_id = organization AND l.refused IS NULL
-    AND l.entry_id = CASE WHEN t.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
-                          THEN t.id::uuid END
-    AND l.entity = t.entity AND l.entity_id = t.id
+  SELECT l.* FROM unnest(entities, ids) AS t(entity, id) CROSS JOIN LATERAL (
+    SELECT * FROM syncd.log l WHERE l.organization_id = organization AND l.refused IS NULL
+      AND l.entry_id = CASE WHEN t.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+                            THEN t.id::uuid END
+      AND l.entity = t.entity AND l.entity_id = t.id OFFSET 0) l
 $$;
 
 -- Versions with their rank among the heads of their entity: 1 is the current version, NULL is no
@@ -653,10 +656,12 @@ SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
   forked text[];
 BEGIN
+  -- Who has no parent is no branch. There is one for each task: none of them must be looked at.
+  parents := array_remove(parents, '');
+  moved := array_remove(moved, '');
   SELECT array_agg(DISTINCT f.parent_id) INTO forked FROM (
     SELECT c.parent_id FROM syncd.checkpoints c
     WHERE c.organization_id = organization AND c.parent_id = ANY (parents || moved)
-      AND c.parent_id <> ''
     GROUP BY c.task_id, c.parent_id HAVING min(c.device_id::text) <> max(c.device_id::text)) f;
   IF forked IS NULL AND changed IS NULL THEN
     RETURN;
@@ -665,8 +670,7 @@ BEGIN
   WHERE c.organization_id = organization AND c.kind = 'fork' AND c.entity = 'checkpoint'
     AND c.entity_id = ANY (changed || ARRAY(
       SELECT k.id FROM syncd.checkpoints k
-      WHERE k.organization_id = organization AND k.parent_id = ANY (forked || moved)
-        AND k.parent_id <> ''));
+      WHERE k.organization_id = organization AND k.parent_id = ANY (forked || moved)));
   INSERT INTO syncd.conflicts
   SELECT organization, syncd.conflict_id('fork', k.first_entry), 'fork', 'checkpoint', k.id,
     to_json(ARRAY[k.parent_id])::text, k.winner, k.first_entry,
