@@ -57,6 +57,7 @@ _TOP = {
     "status": "status",
     "service": "service",
     "demo": "demo",
+    "ui": "ui",
     "cloud": "cloud",
     "admin": "admin",
     "init": "home",
@@ -82,6 +83,7 @@ _SECTIONS = {
         "sync",
         "prove",
         "conflicts list",
+        "ui",
         "doctor",
     ),
     "Groups": (
