@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,12 @@ def filled(home: Path, payload: Payload, entries: int) -> Path:
     twentieth is of one long task, every tenth a later version of the one before, and now and then
     one begins a branch."""
     with closing(CheckpointService(home=home)) as service:
-        store, clock = service.node.store, count()
+        store = service.node.store
         begin = int(time.time() * 1000) - DAYS * _DAY_MS
-        pace = DAYS * _DAY_MS / entries
-        store.now_ms = lambda: begin + int(next(clock) * pace)
-        for number in range(min(TASKS, entries)):
-            tasks.add(service.node, f"task-{number:04}", title=f"What task {number} is about")
+        number = 0
+        store.now_ms = lambda: begin + number * DAYS * _DAY_MS // entries
+        for name in range(min(TASKS, entries)):
+            tasks.add(service.node, f"task-{name:04}", title=f"What task {name} is about")
         for first in range(0, entries, PER_COMMIT):
             with store.transaction():
                 for number in range(first, min(first + PER_COMMIT, entries)):
@@ -49,8 +48,8 @@ def _write(store: Store, payload: Payload, number: int) -> None:
     parent = _parent(store, number, place.current_id or "", name)
     meta = {
         "task_id": task, "agent": agent, "agent_type": "implementation", "iteration": 1,
-        "phase": _PHASES[number % 4], "status": "in_progress", "reason": "", "tokens": number % 9_000,
-        "parent": parent,
+        "phase": _PHASES[number % 4], "status": "in_progress", "reason": "",
+        "tokens": number % 9_000, "parent": parent,
     }  # fmt: skip
     body = payload.body.replace(b'"pay-api"', f'"{task}"'.encode())
     draft = Draft(entry_id, CHECKPOINT, name, UPDATE if again else CREATE, agent, meta, body,

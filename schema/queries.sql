@@ -1046,7 +1046,6 @@ DELETE FROM sources WHERE path = ?
 -- Files that could not be read.
 SELECT path, line, problem, at FROM sources WHERE problem <> '' ORDER BY path
 
-
 -- chain_page --
 -- A task's checkpoints without their entries, newest first, some of them passed over.
 SELECT c.id, coalesce((SELECT k.parent_id FROM links k WHERE k.child_id = c.id

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import CheckpointService, Checkpoint, tasks
+from syncd import Checkpoint, CheckpointService, tasks
 from syncd.canonical import canonical
 from syncd.entry import CHECKPOINT, UPDATE, Draft, uuid7
 from syncd.node import Node
@@ -124,7 +124,7 @@ def _conflict(service: CheckpointService, task: str) -> str:
     assert current is not None
     name = current.metadata.checkpoint_id
     rewrite(service, current, lambda body: body["execution_state"].update(
-        current_focus="guest checkout", pending_items=["address form", "guest e-mail"]))  # fmt: skip
+        current_focus="guest checkout", pending_items=["address form", "e-mail"]))  # fmt: skip
     rewrite(service, current, lambda body: body["execution_state"].update(
         current_focus="saved cards", pending_items=["card vault", "3-D Secure"]))  # fmt: skip
     (row,) = service.node.store.rows("conflicts_of", (name,))

@@ -48,7 +48,9 @@ def ui(app: App, no_browser: bool, port: int) -> None:
 
 
 def _text(link: str, opened: bool) -> str:
-    doing = "Opening in your browser; if nothing happens, open" if opened else "Open in your browser"
+    doing = (
+        "Opening in your browser; if nothing happens, open" if opened else "Open in your browser"
+    )
     return "\n".join([
         f"{doing} (good for one time):",
         "",

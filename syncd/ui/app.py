@@ -87,7 +87,7 @@ class _Calm:
 
         try:
             await self._inner(scope, receive, noted)
-        except Exception as error:  # noqa: BLE001 (a page that fails must not end the others)
+        except Exception as error:
             log.error("a page failed", exc_info=error)
             if scope["type"] == "http" and not begun:
                 await _sorry(send)

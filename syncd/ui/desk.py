@@ -12,11 +12,13 @@ from syncd.node import Node
 from syncd.service import CheckpointService
 from syncd.status import status
 from syncd.store import Store
+from syncd.ui.fleet import Fleet, asked
 from syncd.ui.kept import Found, Kept
 from syncd.ui.live import Live
 
 # The daemon and the disk change without a trace in the database.
 _STATUS_SECONDS = 5.0
+_FLEET_SECONDS = 15.0
 Days = dict[str, tuple[int, int]]
 
 
@@ -48,6 +50,7 @@ class Desk:
             lambda: status(beside), self.live.tell, _STATUS_SECONDS
         )
         self._sums: Kept[Sums] = Kept(lambda: _added_up(beside.store), self.live.tell)
+        self._fleet: Kept[Fleet] = Kept(lambda: asked(beside), self.live.tell, _FLEET_SECONDS)
         self._titles: dict[str, tuple[str, str]] = {}
         self._checking = threading.Lock()
         self.check = Check()
@@ -73,6 +76,9 @@ class Desk:
 
     def sums(self) -> Found[Sums]:
         return self._sums.get(self.version()[1])
+
+    def fleet(self) -> Found[Fleet]:
+        return self._fleet.get(None)
 
     def title(self, task_id: str, revision: str) -> str:
         """What a task is called; nothing if nobody said so, or it cannot be read."""

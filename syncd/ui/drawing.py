@@ -120,7 +120,9 @@ def _stretch(item: Stretch, begin: float, span: float) -> Bar:
     room = WIDE - _LEAST_WIDTH
     first = (_seconds(item.begin) - begin) / span * room
     last = (_seconds(item.end) - begin) / span * room
-    hint = f"{item.checkpoints} checkpoints, {wording.stamp(item.begin)} to {wording.stamp(item.end)}"
+    hint = (
+        f"{item.checkpoints} checkpoints, {wording.stamp(item.begin)} to {wording.stamp(item.end)}"
+    )
     return Bar(round(first, 1), round(last - first + _LEAST_WIDTH, 1), hint)
 
 
@@ -167,8 +169,9 @@ def columns(values: Mapping[str, int], days: int | None, today: date, high: int 
         for n, day in enumerate(shown)
         for value in (values.get(day.isoformat(), 0),)
     ]  # fmt: skip
-    names = [shown[at].isoformat() for at in (0, len(shown) // 2, -1)]
-    return Columns(drawn, top, *names, sum(column.value for column in drawn))
+    middle = shown[len(shown) // 2].isoformat()
+    total = sum(column.value for column in drawn)
+    return Columns(drawn, top, first.isoformat(), middle, last.isoformat(), total)
 
 
 def _is_day(text: str) -> bool:

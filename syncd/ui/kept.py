@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 _WAIT_SECONDS = 0.12
 # A tenth of one processor at most, however often somebody looks and something changes.
-_REST = 9
+_REST, _LONGEST_REST = 9, 30.0
 
 
 class Found(NamedTuple, Generic[T]):
@@ -71,7 +71,7 @@ class Kept(Generic[T]):
             self._error = error
         finally:
             now = time.monotonic()
-            self._not_before = now + _REST * (now - began)
+            self._not_before = now + min(_REST * (now - began), _LONGEST_REST)
             self._done.set()
         if late:
             self._told()

@@ -39,8 +39,8 @@ def environment() -> Environment:
     made.filters |= {
         "ago": wording.ago, "brief": wording.brief, "count": wording.count, "item": wording.item,
         "note": wording.note, "short_count": wording.short_count, "size": wording.size,
-        "stamp": wording.stamp, "tone": wording.tone, "words": wording.words,
-        "document": wording.document,
+        "stamp": wording.stamp, "day": wording.day, "tone": wording.tone, "words": wording.words,
+        "document": wording.document, "told": wording.told, "field": wording.field,
     }  # fmt: skip
     made.globals |= {"link": link, "version": __version__, "navigation": NAVIGATION}
     return made

@@ -25,6 +25,7 @@ _ATTEMPTS = 60
 _ENTRIES = 20_000
 _ENTITIES = ("checkpoint", "task", "handoff", "lease", "message", "agent", "invocation", "recovery",
              "choice", "link", "purge", "key")  # fmt: skip
+_WANTING = ("lost", "silent", "behind")
 _OUTCOMES = {
     "restored": "Restored: what had lost is current again.",
     "dismissed": "Dismissed: what is current stays, the other one is kept in the log.",
@@ -52,10 +53,12 @@ class Pages:
         lines, pager = reading.page_of(
             reading.task_lines(self._desk, text, status), _number(request)
         )
-        sums = self._desk.sums()
+        sums = self._desk.sums().value
+        known = sums.tasks if sums else {}
         return self._page(
             "tasks.html", "Tasks", tasks=reading.titled(self._desk, lines), pager=pager, text=text,
-            status=status, statuses=_STATUSES, totals=_totals(sums.value.tasks if sums.value else {}),
+            status=status, statuses=_STATUSES,
+            totals=_totals({line.id: known[line.id] for line in lines if line.id in known}),
             address="/tasks", asked={"q": text, "status": status},
         )  # fmt: skip
 
@@ -158,7 +161,16 @@ class Pages:
         )  # fmt: skip
 
     def fleet(self, _: Request) -> Response:
-        return self._page("fleet.html", "Fleet")
+        found = self._desk.fleet().value
+        if found is None or found.problem:
+            return self._page("fleet.html", "Fleet", fleet=found)
+        spent = {name: (number, tokens) for name, number, tokens in found.agents}
+        days = {str(row[0]): int(row[1]) for row in found.days}
+        return self._page(
+            "fleet.html", "Fleet", fleet=found, agents=drawing.shares(spent, 10),
+            columns=drawing.columns(days, 30, datetime.now(UTC).date()),
+            attention=sum(machine[2] in _WANTING for machine in found.machines),
+        )  # fmt: skip
 
     # --- what changes something -------------------------------------------------------------------
 
@@ -197,7 +209,13 @@ class Pages:
         return self._page("problem.html", "Not possible", "", code=code, error=error)
 
     def _page(
-        self, template: str, title: str, place: str | None = None, *, code: int = 200, **context: Any
+        self,
+        template: str,
+        title: str,
+        place: str | None = None,
+        *,
+        code: int = 200,
+        **context: Any,
     ) -> Response:
         here = template.removesuffix(".html") if place is None else place
         html = look.drawn(

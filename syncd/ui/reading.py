@@ -163,7 +163,7 @@ def _step(desk: Desk, row: Row, joined: tuple[Any, ...] | None) -> Step:
         document = desk.store.verified(joined).document()
         return Step(row, _told(document["execution_state"]), "", "")
     except SyncdError as error:
-        return Step(row, "", error.message, _kind(error))
+        return Step(row, "", getattr(error, "problem", error.message), _kind(error))
 
 
 def _kind(error: SyncdError) -> str:
@@ -289,7 +289,7 @@ def dispute(desk: Desk, conflict_id: str) -> Dispute:
         for change in shown["differences"]
         if not change["path"].startswith(_NOISE)
     ]  # fmt: skip
-    return Dispute(conflicts.document(found), task_id, shown, "", rows)  # type: ignore[arg-type]
+    return Dispute(conflicts.document(found), task_id, shown, "", rows)
 
 
 def _at(document: Any, path: str) -> Any:

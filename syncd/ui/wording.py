@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from syncd import clock
 
@@ -17,7 +20,9 @@ def clean(value: Any) -> Any:
     """What cannot be seen in a text must not act there: no controls, no change of direction."""
     if not isinstance(value, str) or hasattr(value, "__html__") or value.isprintable():
         return value
-    return "".join(c if c.isprintable() or c in _JOINERS or c.isspace() else "\ufffd" for c in value)
+    return "".join(
+        c if c.isprintable() or c in _JOINERS or c.isspace() else "\ufffd" for c in value
+    )
 
 
 def brief(identifier: Any) -> str:
@@ -74,6 +79,30 @@ def stamp(text: Any) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if at else str(text or "–")
 
 
+def day(text: Any) -> str:
+    at = moment(text)
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" if at else str(text or "–")
+
+
+_ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[+-]\d\d:\d\d|Z)")
+
+
+def told(text: Any) -> Markup:
+    """A sentence of syncd's: commands between backticks stand out, moments are short."""
+    short = _ISO.sub(lambda found: stamp(found[0]), str(clean(str(text))))
+    parts = short.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part)
+        for number, part in enumerate(parts)
+    )
+
+
+def field(path: Any) -> str:
+    """The name of a field: without the part of the document that it stands in."""
+    inner = str(path).partition(".")[2] or str(path)
+    return words(inner.replace(".", " › "))
+
+
 def words(name: Any) -> str:
     """A name of the record as people say it."""
     return str(name).replace("_", " ")
@@ -84,7 +113,8 @@ def item(value: Any) -> str:
     if not isinstance(value, dict):
         return str(value)
     main = next(
-        (value[n] for n in ("step", "decision", "description", "text", "what") if value.get(n)), None
+        (value[n] for n in ("step", "decision", "description", "text", "what") if value.get(n)),
+        None,
     )
     if main is None:
         return json.dumps(value, ensure_ascii=False)
@@ -100,8 +130,11 @@ def note(value: Any) -> str:
 
 
 def document(value: Any) -> str:
-    """A value of a document as text; a very long one is cut, and says so."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+    """A value of a document as text, a list as lines; a very long one is cut, and says so."""
+    if isinstance(value, list):
+        text = "\n".join(f"· {item(entry)}" for entry in value)
+    else:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
     if len(text) > _LONGEST_VALUE:
         return f"{text[:_LONGEST_VALUE]}\n… ({len(text):,} characters)"
     return text
@@ -109,11 +142,13 @@ def document(value: Any) -> str:
 
 _TONES = {
     "good": ("complete", "active", "online", "ok", "verified", "final", "restored", "merged",
-             "identical", "intact", "accepted", "running", "signed"),
-    "bad": ("failed", "blocked", "damaged", "crashed", "refused", "revoked", "stale", "offline"),
+             "identical", "intact", "accepted", "running", "signed", "up to date"),
+    "bad": ("failed", "blocked", "damaged", "crashed", "refused", "revoked", "stale", "offline",
+            "lost"),
     "warn": ("attention", "warning", "escalated", "waiting", "open", "fork", "version",
-             "reassign", "unverified", "over budget", "stopped", "warned"),
-    "busy": ("in_progress", "implementing", "testing", "reviewing", "planning", "handoff"),
+             "reassign", "unverified", "over budget", "stopped", "warned", "silent", "behind"),
+    "busy": ("in_progress", "implementing", "testing", "reviewing", "planning", "handoff",
+             "sending"),
 }  # fmt: skip
 _TONE = {word: tone for tone, said in _TONES.items() for word in said}
 
@@ -121,5 +156,3 @@ _TONE = {word: tone for tone, said in _TONES.items() for word in said}
 def tone(state: Any) -> str:
     """The colour that goes with the word."""
     return _TONE.get(str(state), "plain")
-
-

@@ -57,5 +57,7 @@
   });
   window.addEventListener("pagehide", () => { if (source) { source.close(); source = null; } });
   window.addEventListener("pageshow", connect);
+  const current = document.querySelector(".side [aria-current]");
+  if (current) current.scrollIntoView({block: "nearest", inline: "center"});
   connect();
 })();
