@@ -1047,19 +1047,23 @@ DELETE FROM sources WHERE path = ?
 SELECT path, line, problem, at FROM sources WHERE problem <> '' ORDER BY path
 
 -- chain_page --
--- A task's checkpoints without their entries, newest first, some of them passed over.
+-- A task's checkpoints without their entries, newest first, some of them passed over: in the index,
+-- so that the end of a long chain is as near as its beginning.
 SELECT c.id, coalesce((SELECT k.parent_id FROM links k WHERE k.child_id = c.id
     ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1), c.parent_id),
   c.agent_id, c.agent_type, c.phase, c.status, c.tokens, c.final, c.device_id, c.created_at
-FROM checkpoints c WHERE c.task_id = ? ORDER BY c.hlc DESC, c.id DESC LIMIT ? OFFSET ?
+FROM checkpoints c WHERE c.id IN (
+  SELECT id FROM checkpoints WHERE task_id = ? ORDER BY hlc DESC, id DESC LIMIT ? OFFSET ?)
+ORDER BY c.hlc DESC, c.id DESC
 
 -- history_page --
 -- The same with their entries.
 SELECT c.*, l.*,
   (SELECT k.parent_id FROM links k WHERE k.child_id = c.id
    ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1)
-FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq
-WHERE c.task_id = ? ORDER BY c.hlc DESC, c.id DESC LIMIT ? OFFSET ?
+FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq WHERE c.id IN (
+  SELECT id FROM checkpoints WHERE task_id = ? ORDER BY hlc DESC, id DESC LIMIT ? OFFSET ?)
+ORDER BY c.hlc DESC, c.id DESC
 
 -- checkpoint_header --
 -- One checkpoint without its entry, whatever became of that.
@@ -1096,19 +1100,14 @@ WHERE ?1 IS NULL OR state = ?1 ORDER BY detected_at DESC, id LIMIT ?2 OFFSET ?3
 SELECT state, COUNT(*) FROM conflicts GROUP BY state
 
 -- cost_by_task --
--- What was spent, by task and day. Looks through all checkpoints.
-SELECT task_id, substr(created_at, 1, 10), COUNT(*), SUM(tokens) FROM checkpoints GROUP BY 1, 2
+-- What was spent, by task and day. Looks through all checkpoints, in the order they lie on the disk
+-- and not in that of the index, which has them everywhere.
+SELECT task_id, substr(created_at, 1, 10), COUNT(*), SUM(tokens) FROM checkpoints
+GROUP BY +task_id, 2
 
 -- cost_by_agent --
 -- The same by agent and day.
 SELECT agent_id, substr(created_at, 1, 10), COUNT(*), SUM(tokens) FROM checkpoints GROUP BY 1, 2
-
--- cost_of_agents --
--- Of the newest checkpoints of a task, what each agent spent on each day.
-SELECT agent_id, substr(created_at, 1, 10), COUNT(*), SUM(tokens) FROM (
-  SELECT agent_id, created_at, tokens FROM checkpoints WHERE task_id = ?
-  ORDER BY hlc DESC, id DESC LIMIT ?)
-GROUP BY 1, 2
 
 -- checkpoint_count --
 -- How many a task has.

@@ -45,18 +45,18 @@ class Desk:
         self.node = node
         self.service = CheckpointService(node=node)
         self.live = Live(lambda: self._another().store)
-        beside = self._another()
+        # A connection for each of them, so that a long read keeps nobody waiting.
+        first, second = self._another(), self._another()
         self._status: Kept[dict[str, Any]] = Kept(
-            lambda: status(beside), self.live.tell, _STATUS_SECONDS
+            lambda: status(first), self.live.tell, _STATUS_SECONDS
         )
-        self._sums: Kept[Sums] = Kept(lambda: _added_up(beside.store), self.live.tell)
-        self._fleet: Kept[Fleet] = Kept(lambda: asked(beside), self.live.tell, _FLEET_SECONDS)
+        self._sums: Kept[Sums] = Kept(lambda: _added_up(second.store), self.live.tell)
+        self._fleet: Kept[Fleet] = Kept(lambda: asked(node), self.live.tell, _FLEET_SECONDS)
         self._titles: dict[str, tuple[str, str]] = {}
         self._checking = threading.Lock()
         self.check = Check()
 
     def _another(self) -> Node:
-        """A connection of its own, so that long reads keep nobody waiting."""
         node = Node(self.node.home)
         node.ask_passphrase = self.node.ask_passphrase
         return node

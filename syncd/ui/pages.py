@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,16 +13,17 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from syncd import agents, conflicts, lineage
 from syncd.errors import CheckpointNotFoundError, SyncdError
 from syncd.fold import Conflict
+from syncd.lineage import Knot
 from syncd.trail import Row as Entry
 from syncd.ui import drawing, look, reading
-from syncd.ui.desk import Desk, Sums
+from syncd.ui.desk import Days, Desk, Sums
 from syncd.ui.reading import PAGE, Pager
 
 _STATUSES = ("in_progress", "waiting", "blocked", "escalated", "complete", "failed")
 _RANGES = {"7": 7, "30": 30, "90": 90, "all": None}
 _ATTEMPTS = 60
 # So far back the list of entries looks for what is asked: a question must not take long.
-_ENTRIES = 20_000
+_ENTRIES = 10_000
 _ENTITIES = ("checkpoint", "task", "handoff", "lease", "message", "agent", "invocation", "recovery",
              "choice", "link", "purge", "key")  # fmt: skip
 _WANTING = ("lost", "silent", "behind")
@@ -67,7 +68,7 @@ class Pages:
         task = reading.task(desk, task_id)
         steps, rows = reading.steps(desk, task_id, number)
         knots = lineage.knots(desk.node, task_id, reading.LOOKED_AT)
-        spent = _spent(desk.store.rows("cost_of_agents", (task_id, reading.EXACT)))
+        spent = _totals(_days_of(knots))
         shares, more, _ = drawing.shares(spent, 8)
         damaged = [step.row.knot.id for step in steps if step.kind == "damaged"]
         pager = Pager(number, number * PAGE < task.checkpoints, task.checkpoints)
@@ -131,7 +132,7 @@ class Pages:
         days = _RANGES[range_]
         context: dict[str, Any] = {"known": sums is not None}
         if sums is not None:
-            by_day = _by_day(sums)
+            by_day = _by_day(sums.tasks)
             columns = drawing.columns(by_day, days, today)
             first = columns.first
             context |= {
@@ -267,9 +268,9 @@ def _totals(by_name: Mapping[str, Any], first: str = "") -> dict[str, tuple[int,
     return found
 
 
-def _by_day(sums: Sums) -> dict[str, int]:
+def _by_day(by_name: Mapping[str, Days]) -> dict[str, int]:
     found: dict[str, int] = defaultdict(int)
-    for days in sums.agents.values():
+    for days in by_name.values():
         for day, (_, tokens) in days.items():
             found[day] += tokens
     return found
@@ -279,17 +280,16 @@ def _of_task(desk: Desk, task_id: str, known: Sums | None) -> Sums | None:
     """One task alone."""
     if known is None:
         return None
-    rows = desk.store.rows("cost_of_agents", (task_id, reading.EXACT))
-    by_agent: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
-    for agent, day, number, tokens in rows:
-        by_agent[agent][day] = (number, tokens)
+    knots = lineage.knots(desk.node, task_id, reading.LOOKED_AT)
     days = known.tasks.get(task_id, {})
-    return Sums({task_id: days} if days else {}, dict(by_agent))
+    return Sums({task_id: days} if days else {}, _days_of(knots))
 
 
-def _spent(rows: list[tuple[Any, ...]]) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
-    for agent, _, number, tokens in rows:
-        before = found.get(agent, (0, 0))
-        found[agent] = (before[0] + number, before[1] + tokens)
-    return found
+def _days_of(knots: Sequence[Knot]) -> dict[str, Days]:
+    """What each agent spent on each day."""
+    found: dict[str, Days] = defaultdict(dict)
+    for knot in knots:
+        day = knot.created_at[:10]
+        number, tokens = found[knot.agent_id].get(day, (0, 0))
+        found[knot.agent_id][day] = (number + 1, tokens + knot.tokens)
+    return dict(found)

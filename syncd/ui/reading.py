@@ -20,10 +20,9 @@ from syncd.ui import wording
 from syncd.ui.desk import Desk
 
 PAGE = 40
-# So many headers are looked at to draw a chain, or to add up what a task has cost.
+# So many checkpoints of a task are looked at to draw its chain and to tell who did what. Up to so
+# many, everything about a task is exact.
 LOOKED_AT = 2_000
-# Up to so many, everything of a task is exact.
-EXACT = 10_000
 # What differs between any two checkpoints and says nothing about the work.
 _NOISE = (
     "metadata.checkpoint_id", "metadata.timestamp", "compliance.event_log_ref",
@@ -114,9 +113,9 @@ def task(desk: Desk, task_id: str) -> Task:
     words, problem = _words(desk, task_id)
     (number,) = store.row("checkpoint_count", (task_id,)) or (0,)
     latest = store.row("task_status", (task_id,))
-    heads = tasks.heads(desk.node, task_id, decided=True) if number <= EXACT else []
+    heads = tasks.heads(desk.node, task_id, decided=True) if number <= LOOKED_AT else []
     return Task(task_id, words, problem, row[1] or (latest[0] if latest else "in_progress"), row[2],
-                row[3], row[6], number, number <= EXACT, heads)  # fmt: skip
+                row[3], row[6], number, number <= LOOKED_AT, heads)  # fmt: skip
 
 
 def _words(desk: Desk, task_id: str) -> tuple[dict[str, Any], str]:
