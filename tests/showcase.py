@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -24,6 +23,7 @@ _WORK = {
     "login-rate-limit": ("Slow down password guessing", "sec-agent"),
     "search-index": ("Move search to its own index", "bob", "indexer"),
 }
+TASKS = tuple(_WORK)
 _STEPS = (
     "read the code and wrote a plan", "toggle component", "store the choice per user",
     "wire it into the header", "unit tests for the reducer", "contrast of all colours checked",
@@ -123,21 +123,19 @@ def _conflict(service: CheckpointService, task: str) -> str:
     current = service.get_latest_checkpoint(task)
     assert current is not None
     name = current.metadata.checkpoint_id
-    rewrite(service, current, lambda body: body["execution_state"].update(
-        current_focus="guest checkout", pending_items=["address form", "e-mail"]))  # fmt: skip
-    rewrite(service, current, lambda body: body["execution_state"].update(
-        current_focus="saved cards", pending_items=["card vault", "3-D Secure"]))  # fmt: skip
+    refocused(service, current, "guest checkout", ["address form", "guest e-mail"])
+    refocused(service, current, "saved cards", ["card vault", "3-D Secure"])
     (row,) = service.node.store.rows("conflicts_of", (name,))
     return str(row[0])
 
 
-def rewrite(
-    service: CheckpointService, current: Checkpoint, change: Callable[[dict[str, Any]], None]
+def refocused(
+    service: CheckpointService, current: Checkpoint, focus: str, pending: list[str]
 ) -> None:
     """A version beside others, based on one that may have been replaced since."""
     store, name = service.node.store, current.metadata.checkpoint_id
     body = current.body()
-    change(body)
+    body["execution_state"].update(current_focus=focus, pending_items=pending)
     with store.transaction():
         row = store.row("checkpoint", (name,))
         assert row is not None

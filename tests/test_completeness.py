@@ -328,6 +328,7 @@ NOT_DRIVEN = {
     "homes of its own, removed afterwards": ("demo",),
     "whatever command it is given": ("loop",),
     "as import does, until it is stopped": ("watch",),
+    "as conflicts restore and dismiss do, until it is stopped": ("ui",),
     "the embedded PostgreSQL": ("cloud try", "cloud up", "cloud down", "cloud status"),
     "the replica's tables, no home": (
         "cloud migrate", "admin org create", "admin org list", "admin member add",

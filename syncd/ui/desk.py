@@ -65,17 +65,13 @@ class Desk:
     def store(self) -> Store:
         return self.node.store
 
-    def version(self) -> tuple[Any, ...]:
-        """Changes with the data, whoever has written."""
-        store = self.store
-        newest = store.row("newest")
-        return (store.row("data_version"), newest[0] if newest else 0)
-
     def status(self) -> Found[dict[str, Any]]:
-        return self._status.get(self.version())
+        """Asked anew after every change, whether others or the pages have made it."""
+        store = self.store
+        return self._status.get((store.row("data_version"), store.connection.total_changes))
 
     def sums(self) -> Found[Sums]:
-        return self._sums.get(self.version()[1])
+        return self._sums.get(self.store.row("newest"))
 
     def fleet(self) -> Found[Fleet]:
         return self._fleet.get(None)
