@@ -1,12 +1,25 @@
-"""How long the pages of `syncd ui` take, and how heavy they are, over a long history."""
+"""`python -m bench.pages`: how long the pages of `syncd ui` take over a long history, and how heavy
+they are. Each is asked of a real server, in turn with a file that needs no work, which tells how
+quiet the machine was.
+"""
 
 from __future__ import annotations
 
+import argparse
+import http.client
+import json
+import logging
+import subprocess
+import sys
+import tempfile
 import time
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
+from bench import payload as payloads
 from bench.payload import Payload
 from syncd import tasks
 from syncd.entry import CHECKPOINT, CREATE, UPDATE, Draft, uuid7
@@ -18,6 +31,11 @@ PER_COMMIT = 5_000
 LONG_TASK = "task-0000"
 _DAY_MS = 86_400_000
 _PHASES = ("planning", "implementing", "testing", "reviewing")
+
+
+MOST_MS, MOST_BYTES = 300.0, 1_500_000
+CONTROL = "/static/icon.svg"
+_ROUNDS = 20
 
 
 def filled(home: Path, payload: Payload, entries: int) -> Path:
@@ -68,3 +86,107 @@ def _parent(store: Store, number: int, current: str, name: str) -> str:
 def _bases(store: Store, name: str) -> tuple[str, ...]:
     row = store.row("checkpoint", (name,))
     return (str(row[18]),) if row else ()
+
+
+# --- asking -------------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """One page: the first answer, while sums are still being worked out, and the slowest of the
+    others."""
+
+    path: str
+    first_ms: float
+    slowest_ms: float
+    bytes: int
+
+    @property
+    def held(self) -> bool:
+        return max(self.first_ms, self.slowest_ms) <= MOST_MS and self.bytes <= MOST_BYTES
+
+
+def paths(home: Path) -> list[str]:
+    with closing(CheckpointService(home=home)) as service:
+        newest = service.node.store.current_id(LONG_TASK)
+    last = f"/task?id={LONG_TASK}&page="
+    return [
+        "/", "/tasks", "/tasks?q=about", "/tasks?page=20", f"/task?id={LONG_TASK}", f"{last}40",
+        f"{last}1000", "/task?id=task-0777", f"/checkpoint?id={newest}", "/conflicts", "/agents",
+        "/cost", "/cost?days=all", f"/cost?task={LONG_TASK}", "/audit", "/audit?actor=nobody",
+        "/audit?task=task-0003", "/fleet",
+    ]  # fmt: skip
+
+
+def measured(home: Path, rounds: int = _ROUNDS) -> list[Asked]:
+    """The control comes last."""
+    wanted = [*paths(home), CONTROL]
+    with _served(home) as (connection, cookie):
+        first = {path: _asked(connection, cookie, path) for path in wanted}
+        slowest = dict.fromkeys(wanted, 0.0)
+        for _ in range(rounds):
+            for path in wanted:
+                slowest[path] = max(slowest[path], _asked(connection, cookie, path)[0])
+    return [Asked(path, first[path][0], slowest[path], first[path][1]) for path in wanted]
+
+
+@contextmanager
+def _served(home: Path) -> Iterator[tuple[http.client.HTTPConnection, str]]:
+    words = [sys.executable, "-m", "syncd", "--home", str(home), "ui", "--no-browser", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            link = urlsplit(_document(process)["url"])
+            connection = http.client.HTTPConnection(link.hostname or "", link.port, timeout=60)
+            connection.request("GET", f"{link.path}?{link.query}")
+            answer = connection.getresponse()
+            answer.read()
+            yield connection, str(answer.headers["set-cookie"]).partition(";")[0]
+            connection.close()
+        finally:
+            process.terminate()
+
+
+def _document(process: subprocess.Popen[str]) -> dict[str, Any]:
+    said = ""
+    while process.stdout and not said.endswith("}\n"):
+        line = process.stdout.readline()
+        if not line:
+            raise AssertionError("the server did not start")
+        said += line
+    document: dict[str, Any] = json.loads(said)
+    return document
+
+
+def _asked(connection: http.client.HTTPConnection, cookie: str, path: str) -> tuple[float, int]:
+    began = time.perf_counter()
+    connection.request("GET", path, headers={"cookie": cookie})
+    answer = connection.getresponse()
+    body = answer.read()
+    if answer.status != 200:
+        raise AssertionError(f"{path}: {answer.status}")
+    return (time.perf_counter() - began) * 1000, len(body)
+
+
+def report(found: Sequence[Asked], entries: int) -> str:
+    lines = [f"{entries:,} entries, {TASKS:,} tasks      first ms  slowest ms        KB"]
+    for asked in found:
+        mark = "" if asked.held else "  MISSED"
+        lines.append(f"{asked.path[:34]:<34} {asked.first_ms:9.1f} {asked.slowest_ms:11.1f} "
+                     f"{asked.bytes / 1000:9.1f}{mark}")  # fmt: skip
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.pages", description=__doc__)
+    parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=_ROUNDS)
+    parser.add_argument("--home", type=Path, help="one that was filled before")
+    options = parser.parse_args(arguments)
+    logging.getLogger("syncd").addHandler(logging.NullHandler())
+    with tempfile.TemporaryDirectory(prefix="pages-") as folder:
+        home = options.home or filled(Path(folder) / "home", payloads.small(), options.entries)
+        print(report(measured(home, options.rounds), options.entries))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -108,7 +108,7 @@ def timeline(stretches: Sequence[Stretch], most: int = 8) -> Timeline | None:
         by_agent[item.agent_id].append(item)
     chosen = sorted(by_agent, key=lambda name: -sum(s.checkpoints for s in by_agent[name]))
     lanes = [
-        Lane(name, [_stretch(item, begin, span) for item in by_agent[name]],
+        Lane(name, _joined(_stretch(item, begin, span) for item in by_agent[name]),
              sum(item.checkpoints for item in by_agent[name]),
              sum(item.tokens for item in by_agent[name]))
         for name in chosen[:most]
@@ -116,13 +116,23 @@ def timeline(stretches: Sequence[Stretch], most: int = 8) -> Timeline | None:
     return Timeline(lanes, stretches[0].begin, stretches[-1].end, len(chosen[most:]))
 
 
+def _joined(bars: Iterable[Bar]) -> list[Bar]:
+    """Those that touch become one, so that a lane has no more bars than can be told apart."""
+    found: list[Bar] = []
+    for bar in bars:
+        if found and bar.x <= found[-1].x + found[-1].width:
+            last = found[-1]
+            found[-1] = last._replace(width=round(bar.x + bar.width - last.x, 1))
+        else:
+            found.append(bar)
+    return found
+
+
 def _stretch(item: Stretch, begin: float, span: float) -> Bar:
     room = WIDE - _LEAST_WIDTH
     first = (_seconds(item.begin) - begin) / span * room
     last = (_seconds(item.end) - begin) / span * room
-    hint = (
-        f"{item.checkpoints} checkpoints, {wording.stamp(item.begin)} to {wording.stamp(item.end)}"
-    )
+    hint = f"from {wording.stamp(item.begin)}"
     return Bar(round(first, 1), round(last - first + _LEAST_WIDTH, 1), hint)
 
 

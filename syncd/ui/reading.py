@@ -228,7 +228,7 @@ def checkpoint(desk: Desk, checkpoint_id: str) -> Seen:
         document = desk.service.get_checkpoint(checkpoint_id).to_dict()
         return Seen(knot, task_id, document, "", "")
     except SyncdError as error:
-        return Seen(knot, task_id, None, error.message, _kind(error))
+        return Seen(knot, task_id, None, getattr(error, "problem", error.message), _kind(error))
 
 
 class Difference(NamedTuple):
