@@ -31,6 +31,7 @@ from syncd.cli import ui
 from syncd.cli.app import syncd
 from syncd.node import Node
 from syncd.sql import queries
+from syncd.ui import fleet
 from syncd.ui.kept import Kept
 
 runner = machines.runner
@@ -564,6 +565,46 @@ def told(made: Window, words: str) -> str:
         assert time.monotonic() < deadline, Page(text).text
         time.sleep(0.05)
     return text
+
+
+# What the views say that an administrator's queries are read from, where the replica has none yet.
+_VIEWS = {
+    "fleet": "'ann'::text AS member, 'laptop'::text AS machine, 'behind'::text AS state, "
+    "'0.1'::text AS version, now() AS last_seen, 3::bigint AS behind, 0::bigint AS pending, "
+    "1::bigint AS entries",
+    "tasks": "'t'::text AS task_id, ''::text AS title, 'in_progress'::text AS state, "
+    "'testing'::text AS phase, 'a'::text AS agent_id, 1::bigint AS forks, 0::bigint AS conflicts, "
+    "NULL::text AS waits_for, 1::bigint AS checkpoints, 700::bigint AS tokens, "
+    "NULL::bigint AS budget, now() AS last_at",
+    "stale": "'a'::text AS agent_id, 't'::text AS task_id, 'laptop'::text AS machine, "
+    "'ann'::text AS member, now() AS seen_at, 'stale'::text AS state",
+    "cost": "'a'::text AS agent_id, current_date AS day, 700::bigint AS tokens, "
+    "1::bigint AS checkpoints",
+}
+
+
+def test_a_lead_sees_the_fleet_and_a_member_reads_why_not(team: machines.Team) -> None:
+    member = team.machine()
+    with team.administration() as admin:
+        login = admin.add_member(team.organization_id, "lead", "lead", "desk")
+    lead = team.machine(str(login.dsn))
+    lead.ok("checkpoint", "create", "--task", "t", "--agent", "a", "--tokens", "700")
+    lead.sync()
+    with closing(Node(member.home)) as node:
+        assert "for those who lead" in fleet.asked(node).problem
+    with closing(Node(lead.home)) as node:
+        missing = fleet.asked(node).problem
+    if missing:
+        assert "does not have the views" in missing
+        for name, columns in _VIEWS.items():
+            about = f"'{team.organization_id}'::uuid AS organization_id"
+            team.sql(f"CREATE VIEW syncd.admin_{name} AS SELECT {about}, {columns}")
+            team.sql(f"GRANT SELECT ON syncd.admin_{name} TO PUBLIC")
+    with window(lead.home, **lead.environment) as made:
+        page = Page(told(made, "Machines"))
+    assert team.organization in page.text
+    assert "700" in page.text
+    assert "/task?id=t" in page.addresses()
 
 
 # --- what it asks of the database -----------------------------------------------------------------
