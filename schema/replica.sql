@@ -216,10 +216,11 @@ FROM syncd.admin_stale WHERE organization_id = %s ORDER BY seen_at LIMIT 100
 
 -- fleet_days --
 -- What was spent in the last 30 days, by day.
-SELECT day::text, sum(tokens)::bigint FROM syncd.admin_cost
+SELECT day::text, least(sum(tokens), 9000000000000000000)::bigint FROM syncd.admin_cost
 WHERE organization_id = %s AND day > current_date - 30 GROUP BY day
 
 -- fleet_agents --
 -- What was spent in the last 30 days, by agent.
-SELECT agent_id, sum(checkpoints)::bigint, sum(tokens)::bigint FROM syncd.admin_cost
+SELECT agent_id, sum(checkpoints)::bigint, least(sum(tokens), 9000000000000000000)::bigint
+FROM syncd.admin_cost
 WHERE organization_id = %s AND day > current_date - 30 GROUP BY agent_id ORDER BY 3 DESC LIMIT 200
