@@ -200,7 +200,7 @@ SELECT to_regclass('syncd.admin_fleet') IS NOT NULL
 -- The machines of an organization, those that want attention first.
 SELECT member, machine, state, version, last_seen, behind, pending, entries
 FROM syncd.admin_fleet WHERE organization_id = %s
-ORDER BY array_position(ARRAY['lost', 'silent', 'behind', 'sending', 'up to date'], state)
+ORDER BY array_position(ARRAY['lost', 'silent', 'behind', 'sending', 'current'], state)
   NULLS LAST, member, machine LIMIT 200
 
 -- fleet_tasks --

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from counts import full
 from showcase import Showcase
 from windows import Page, Window, window
 
+from bench import pages, payload
 from syncd import CheckpointService, ExecutionState, conflicts, tasks
 from syncd.cli import ui
 from syncd.cli.app import syncd
@@ -432,6 +434,28 @@ def test_an_encrypted_home_is_shown_and_without_its_keys_says_so(tmp_path: Path)
             assert "concealed" not in opened.page("/task?id=t")
     finally:
         del os.environ["SYNCD_ENCRYPTION"]
+
+
+def test_a_database_that_was_brought_back_is_the_one_that_is_shown(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with closing(CheckpointService(home=home)) as service:
+        service.create_checkpoint("before", "ann")
+        service.node.back_up()
+        service.create_checkpoint("after", "ann")
+    with window(home) as made:
+        assert "after" in Page(made.page("/tasks")).text
+        (copy,) = (home / "backups").glob("*.db")
+        restored = ["--home", str(home), "backup", "restore", str(copy)]
+        subprocess.run([windows.SYNCD, *restored], check=True, capture_output=True)
+        text = Page(made.page("/tasks")).text
+        assert "before" in text
+        assert "after" not in text
+
+
+def test_pages_over_a_long_history_are_light(tmp_path: Path) -> None:
+    home = pages.filled(tmp_path / "home", payload.small(), full(300, 1_000_000))
+    found = pages.measured(home, 1)
+    assert [asked.path for asked in found if asked.bytes > pages.MOST_BYTES] == []
 
 
 # --- live -----------------------------------------------------------------------------------------

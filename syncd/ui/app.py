@@ -48,13 +48,14 @@ def application(desk: Desk, keys: Secrets) -> Application:
 
 def _routes(pages: Pages) -> list[Route]:
     shown = ("tasks", "task", "checkpoint", "conflicts", "conflict", "agents", "cost", "audit",
-             "fleet", "live")  # fmt: skip
+             "fleet")  # fmt: skip
+    changing = {"/conflict/restore": pages.restore, "/conflict/dismiss": pages.dismiss,
+                "/audit/verify": pages.verify}  # fmt: skip
     return [
-        Route("/", pages.overview),
-        *(Route(f"/{name}", getattr(pages, name)) for name in shown),
-        Route("/conflict/restore", pages.restore, methods=["POST"]),
-        Route("/conflict/dismiss", pages.dismiss, methods=["POST"]),
-        Route("/audit/verify", pages.verify, methods=["POST"]),
+        Route("/", pages.of_today(pages.overview)),
+        *(Route(f"/{name}", pages.of_today(getattr(pages, name))) for name in shown),
+        *(Route(path, pages.of_today(page), methods=["POST"]) for path, page in changing.items()),
+        Route("/live", pages.live),
         Route(f"{STATIC}{{name}}", pages.static),
     ]
 

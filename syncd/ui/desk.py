@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, NamedTuple, TypeVar
 
 from syncd import audit, clock, tasks
 from syncd.errors import SyncdError
@@ -20,6 +22,7 @@ from syncd.ui.live import Live
 _STATUS_SECONDS = 5.0
 _FLEET_SECONDS = 15.0
 Days = dict[str, tuple[int, int]]
+T = TypeVar("T")
 
 
 class Sums(NamedTuple):
@@ -45,13 +48,12 @@ class Desk:
         self.node = node
         self.service = CheckpointService(node=node)
         self.live = Live(lambda: self._another().store)
-        # A connection for each of them, so that a long read keeps nobody waiting.
-        first, second = self._another(), self._another()
         self._status: Kept[dict[str, Any]] = Kept(
-            lambda: status(first), self.live.tell, _STATUS_SECONDS
+            lambda: self._beside(status), self.live.tell, _STATUS_SECONDS
         )
-        self._sums: Kept[Sums] = Kept(lambda: _added_up(second.store), self.live.tell)
+        self._sums: Kept[Sums] = Kept(lambda: self._beside(_added_up), self.live.tell)
         self._fleet: Kept[Fleet] = Kept(lambda: asked(node), self.live.tell, _FLEET_SECONDS)
+        self._renewing = threading.Lock()
         self._titles: dict[str, tuple[str, str]] = {}
         self._checking = threading.Lock()
         self.check = Check()
@@ -60,6 +62,18 @@ class Desk:
         node = Node(self.node.home)
         node.ask_passphrase = self.node.ask_passphrase
         return node
+
+    def _beside(self, work: Callable[[Node], T]) -> T:
+        """With a connection of its own: a long read keeps nobody waiting."""
+        with closing(self._another()) as node:
+            return work(node)
+
+    def renew(self) -> None:
+        """Somebody may have put another database in its place, from a backup."""
+        with self._renewing:
+            if self.node.replaced():
+                self.node.close()
+                self.service = CheckpointService(node=self.node)
 
     @property
     def store(self) -> Store:
@@ -114,8 +128,9 @@ class Desk:
             self.live.tell()
 
 
-def _added_up(store: Store) -> Sums:
-    return Sums(*(_by_day(store.rows(query)) for query in ("cost_by_task", "cost_by_agent")))
+def _added_up(node: Node) -> Sums:
+    rows = node.store.rows
+    return Sums(_by_day(rows("cost_by_task")), _by_day(rows("cost_by_agent")))
 
 
 def _by_day(rows: list[tuple[Any, ...]]) -> dict[str, Days]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,6 +37,15 @@ class Pages:
     def __init__(self, desk: Desk, word: str) -> None:
         self._desk = desk
         self._word = word
+
+    def of_today(self, page: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        """A page that looks at the database which is there now."""
+
+        def drawn(request: Request) -> Response:
+            self._desk.renew()
+            return page(request)
+
+        return drawn
 
     # --- one for each place in the navigation -----------------------------------------------------
 

@@ -142,7 +142,7 @@ def document(value: Any) -> str:
 
 _TONES = {
     "good": ("complete", "active", "online", "ok", "verified", "final", "restored", "merged",
-             "identical", "intact", "accepted", "running", "signed", "up to date"),
+             "identical", "intact", "accepted", "running", "signed", "current"),
     "bad": ("failed", "blocked", "damaged", "crashed", "refused", "revoked", "stale", "offline",
             "lost"),
     "warn": ("attention", "warning", "escalated", "waiting", "open", "fork", "version",
