@@ -299,9 +299,8 @@ SELECT c.status FROM checkpoints c WHERE c.task_id = ? AND NOT EXISTS (
 ORDER BY c.hlc DESC, c.id DESC LIMIT 1
 
 -- add_problem --
--- Damage met while reading.
-INSERT INTO problems (entry_id, problem, found_at) VALUES (?, ?, ?)
-ON CONFLICT (entry_id, problem) DO UPDATE SET found_at = excluded.found_at
+-- Damage met while reading, for the first time: who reads it again changes nothing, and wakes nobody.
+INSERT OR IGNORE INTO problems (entry_id, problem, found_at) VALUES (?, ?, ?)
 
 -- problems --
 -- Damage met so far.
@@ -1169,3 +1168,86 @@ WHERE l.entity <> 'checkpoint' AND l.entity = 'graph' AND l.entity_id > ?1 AND l
   AND NOT EXISTS (
     SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
       AND d.entity_id = l.entity_id AND d.effective_hlc > l.effective_hlc)
+
+-- chain_page --
+-- A task's checkpoints without their entries, newest first, some of them passed over: in the index,
+-- so that the end of a long chain is as near as its beginning.
+SELECT c.id, coalesce((SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+    ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1), c.parent_id),
+  c.agent_id, c.agent_type, c.phase, c.status, c.tokens, c.final, c.device_id, c.created_at
+FROM checkpoints c WHERE c.id IN (
+  SELECT id FROM checkpoints WHERE task_id = ? ORDER BY hlc DESC, id DESC LIMIT ? OFFSET ?)
+ORDER BY c.hlc DESC, c.id DESC
+
+-- history_page --
+-- The same with their entries.
+SELECT c.*, l.*,
+  (SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+   ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1)
+FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq WHERE c.id IN (
+  SELECT id FROM checkpoints WHERE task_id = ? ORDER BY hlc DESC, id DESC LIMIT ? OFFSET ?)
+ORDER BY c.hlc DESC, c.id DESC
+
+-- checkpoint_header --
+-- One checkpoint without its entry, whatever became of that.
+SELECT c.id, coalesce((SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+    ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1), c.parent_id),
+  c.agent_id, c.agent_type, c.phase, c.status, c.tokens, c.final, c.device_id, c.created_at,
+  c.task_id
+FROM checkpoints c WHERE c.id = ?
+
+-- tasks_by_activity --
+-- All tasks with their newest checkpoint, the one that was worked on last first.
+SELECT t.id, t.status, t.budget, t.revision, t.created_at, coalesce(c.id, ''),
+  coalesce(c.agent_id, ''), coalesce(c.phase, ''), coalesce(c.status, ''),
+  coalesce(c.created_at, t.created_at)
+FROM tasks t LEFT JOIN checkpoints c ON c.id = (
+  SELECT k.id FROM checkpoints k WHERE k.task_id = t.id AND NOT EXISTS (
+    SELECT 1 FROM fences f WHERE f.task_id = t.id AND f.agent_id = k.agent_id
+      AND f.device_id = k.device_id AND k.hlc > f.since AND k.hlc < f.until)
+  ORDER BY k.hlc DESC, k.id DESC LIMIT 1)
+ORDER BY coalesce(c.created_at, t.created_at) DESC, t.id
+
+-- forked_tasks --
+-- Tasks of which branches wait for a decision.
+SELECT c.task_id, COUNT(*) FROM conflicts k JOIN checkpoints c ON c.id = k.entity_id
+WHERE k.state = 'open' AND k.kind = 'fork' GROUP BY c.task_id
+
+-- conflicts_page --
+-- The conflict log, newest first, optionally those in one state, some of them passed over.
+SELECT id, kind, entity, entity_id, bases, winner, loser, detected_at, state FROM conflicts
+WHERE ?1 IS NULL OR state = ?1 ORDER BY detected_at DESC, id LIMIT ?2 OFFSET ?3
+
+-- conflict_counts --
+-- How many there are in each state.
+SELECT state, COUNT(*) FROM conflicts GROUP BY state
+
+-- cost_by_task --
+-- What was spent, by task and day. Looks through all checkpoints, in the order they lie on the disk
+-- and not in that of the index, which has them everywhere.
+SELECT task_id, substr(created_at, 1, 10), COUNT(*), SUM(tokens) FROM checkpoints
+GROUP BY +task_id, 2
+
+-- cost_by_agent --
+-- The same by agent and day.
+SELECT agent_id, substr(created_at, 1, 10), COUNT(*), SUM(tokens) FROM checkpoints GROUP BY 1, 2
+
+-- checkpoint_count --
+-- How many a task has.
+SELECT COUNT(*) FROM checkpoints WHERE task_id = ?
+
+-- recent_entries --
+-- The newest entries, none older than some place in the log.
+SELECT seq, entry_id, device_id, device_seq, entity, entity_id, op, actor, at, meta, hash,
+       signature IS NOT NULL
+FROM log WHERE seq > ?1 AND (?2 = '' OR entity = ?2)
+  AND (?3 = '' OR iif(json_valid(meta), meta ->> '$.task_id', NULL) = ?3)
+  AND (?4 = '' OR actor = ?4) ORDER BY seq DESC LIMIT ?5 OFFSET ?6
+
+-- recent_attempts --
+-- The latest attempts to reach the replica, newest first.
+SELECT at, pushed, pulled, error FROM attempts ORDER BY id DESC LIMIT ?
+
+-- signed_devices --
+-- The devices known here and since when.
+SELECT device_id, public_key, added_at FROM devices ORDER BY added_at, device_id

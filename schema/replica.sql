@@ -251,3 +251,36 @@ SELECT create_distributed_table(%s::regclass, 'organization_id', colocate_with =
 -- distribute_everywhere --
 -- A small table that every worker has.
 SELECT create_reference_table(%s::regclass)::text
+
+-- fleet_known --
+-- Whether this replica has the views that the fleet is read from.
+SELECT to_regclass('syncd.admin_fleet') IS NOT NULL
+
+-- fleet_machines --
+-- The machines of an organization, those that want attention first.
+SELECT member, machine, state, version, last_seen, behind, pending, entries
+FROM syncd.admin_fleet WHERE organization_id = %s
+ORDER BY array_position(ARRAY['lost', 'silent', 'behind', 'sending', 'current'], state)
+  NULLS LAST, member, machine LIMIT 200
+
+-- fleet_tasks --
+-- The tasks that were worked on last, anywhere.
+SELECT task_id, title, state, phase, agent_id, forks, conflicts, waits_for, checkpoints, tokens,
+  budget, last_at
+FROM syncd.admin_tasks WHERE organization_id = %s ORDER BY last_at DESC NULLS LAST, task_id LIMIT 40
+
+-- fleet_silent --
+-- Agents that should have given a sign of life.
+SELECT agent_id, task_id, machine, member, seen_at, state
+FROM syncd.admin_stale WHERE organization_id = %s ORDER BY seen_at LIMIT 100
+
+-- fleet_days --
+-- What was spent in the last 30 days, by day.
+SELECT day::text, least(sum(tokens), 9000000000000000000)::bigint FROM syncd.admin_cost
+WHERE organization_id = %s AND day > current_date - 30 GROUP BY day
+
+-- fleet_agents --
+-- What was spent in the last 30 days, by agent.
+SELECT agent_id, sum(checkpoints)::bigint, least(sum(tokens), 9000000000000000000)::bigint
+FROM syncd.admin_cost
+WHERE organization_id = %s AND day > current_date - 30 GROUP BY agent_id ORDER BY 3 DESC LIMIT 200

@@ -86,6 +86,11 @@ def show(
     }
 
 
+def described(node: Node, task_id: str) -> dict[str, Any]:
+    """What is said about a task, verified; raises if it is damaged."""
+    return _described(node, _row(node, task_id))
+
+
 def segments(node: Node, task_id: str) -> list[dict[str, Any]]:
     """What each stretch of the work has cost, from one agent's taking over to the next one's."""
     names = ("agent_id", "agent_type", "from", "until", "checkpoints", "tokens")

@@ -638,12 +638,12 @@ def test_an_error_is_wrapped_between_words_on_a_terminal_only() -> None:
 
 
 def test_the_ids_of_a_table_are_as_short_as_they_stay_different() -> None:
-    from syncd.cli.render import _brief
+    from syncd.cli.render import brief
 
     same = "01a1e484-deab-75da-a485-e72195ede64"
     other = "11a1e484-deab-75da-a485-e72195ede64d"
     rows = [[f"{same}d", "2026-11-16T21:22:11.435+01:00"], [f"create {same}e", other]]
-    assert _brief(rows) == [
+    assert brief(rows) == [
         [f"{same}d", "2026-11-16 20:22:11"], [f"create {same}e", "11a1e484-deab"],
     ]  # fmt: skip
 

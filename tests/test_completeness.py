@@ -333,6 +333,7 @@ NOT_DRIVEN = {
     "as import does, until it is stopped": ("watch",),
     "the same functions, as tools": ("mcp",),
     "settings of other programs": ("setup",),
+    "as conflicts restore and dismiss do, until it is stopped": ("ui",),
     "the embedded PostgreSQL": ("cloud try", "cloud up", "cloud down", "cloud status"),
     "the replica's tables, no home": (
         "cloud migrate", "admin org create", "admin org list", "admin member add",

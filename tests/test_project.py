@@ -56,7 +56,7 @@ LAYERS = (
     ("agents",),
     ("messages",),
     ("service", "tasks"),
-    ("tenure", "mending", "attempts"),
+    ("tenure", "mending", "attempts", "lineage"),
     ("sources", "drafting"),
     ("offers", "intake", "outlet"),
     ("watching",),
@@ -74,8 +74,8 @@ LAYERS = (
         "mcp",
         "setup",
         "langgraph",
-        "ui",
     ),
+    ("ui",),
     ("__init__",),
     ("cli",),
     ("__main__",),
@@ -273,6 +273,9 @@ def test_the_wheel_works_in_an_empty_environment_outside_the_checkout(tmp_path: 
             if file.is_file():
                 assert f"syncd/{file.relative_to(ROOT).as_posix()}" in names
     assert {"syncd/py.typed", "syncd/setup/skill.md", "syncd/setup/opencode.js"} <= set(names)
+    for folder in ("templates", "static"):
+        for file in (PACKAGE / "ui" / folder).iterdir():
+            assert file.relative_to(ROOT).as_posix() in names
     assert not [name for name in names if name.startswith(("tests/", "bench/"))]
 
     venv = tmp_path / "venv"
@@ -295,3 +298,6 @@ def test_the_wheel_works_in_an_empty_environment_outside_the_checkout(tmp_path: 
     assert latest["verified"] is True
     assert latest["recovery"]["last_successful_state"], "the library's checkpoint is its parent"
     assert (tmp_path / "home" / "context.db").is_file()
+    refused = subprocess.run([command, "ui"], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "pip install 'syncd[ui]'" in refused.stderr, "it was installed without the extra"

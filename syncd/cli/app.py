@@ -60,6 +60,7 @@ _TOP = {
     "demo": "demo",
     "mcp": "mcp",
     "setup": "setup",
+    "ui": "ui",
     "cloud": "cloud",
     "admin": "admin",
     "init": "home",
@@ -85,6 +86,7 @@ _SECTIONS = {
         "sync",
         "prove",
         "conflicts list",
+        "ui",
         "doctor",
     ),
     "Groups": (

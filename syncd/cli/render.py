@@ -91,11 +91,11 @@ def table(
     if not texts:
         return empty
     room = width(sys.stdout)
-    brief = _brief(texts) if room else texts
+    shown = brief(texts) if room else texts
     found = [
         _Column(name, list(cells), name in whole or any(map(_exact, full)))
         for name, cells, full in zip(
-            columns, zip(*brief, strict=True), zip(*texts, strict=True), strict=True
+            columns, zip(*shown, strict=True), zip(*texts, strict=True), strict=True
         )
     ]
     for name in spare:
@@ -155,7 +155,7 @@ def _fitting(columns: Sequence[_Column], room: int | None) -> list[int]:
     return widths
 
 
-def _brief(rows: list[list[str]]) -> list[list[str]]:
+def brief(rows: list[list[str]]) -> list[list[str]]:
     """Ids as short as they stay different from each other, times to the second."""
     ids = sorted({found for row in rows for cell in row for found in _ID.findall(cell)})
     short = {

@@ -11,6 +11,8 @@ from syncd.cli import render
 from syncd.cli.verb import App, complete_tasks, task_argument, verb, warn_on_stderr
 from syncd.errors import UsageError
 
+_HEADS, _SEGMENTS = 5, 12
+
 
 @click.group()
 def task() -> None:
@@ -91,12 +93,19 @@ def _table(tasks: list[dict[str, Any]]) -> str:
 @task_argument
 @verb
 def show(app: App, task: str | None) -> None:
-    """Show a task's state, heads and cost."""
+    """Show a task's state, heads and cost, and draw its chain."""
     from syncd import tasks
 
     found = tasks.show(app.node, app.task(task))
     found["cost"]["segments"] = tasks.segments(app.node, found["id"])
-    app.emit(found, lambda: _text(found))
+    app.emit(found, lambda: _text(found) + _chain(app, found))
+
+
+def _chain(app: App, task: dict[str, Any]) -> str:
+    from syncd.cli import chain
+
+    lines = chain.drawn(app.node, task["id"], task["cost"]["checkpoints"])
+    return "\n".join(["", "", *lines]) if lines else ""
 
 
 @task.command()
@@ -232,7 +241,9 @@ def _text(task: dict[str, Any]) -> str:
         lines.append(click.style(f"Reassign    {words}", fg="yellow"))
     if len(task["heads"]) > 1:
         lines.append(click.style(f"Forked      {len(task['heads'])} heads", fg="yellow"))
-    lines += [f"Head        {head}" for head in task["heads"]]
+    lines += [f"Head        {head}" for head in task["heads"][:_HEADS]]
+    if more := len(task["heads"][_HEADS:]):
+        lines.append(f"            and {more:,} more (syncd task heads)")
     if cost["agents"]:
         columns = ("AGENT", "TYPE", "CHECKPOINTS", "TOKENS", "ITERATIONS")
         rows = [tuple(agent.values()) for agent in cost["agents"]]
@@ -240,6 +251,8 @@ def _text(task: dict[str, Any]) -> str:
     if len(cost["segments"]) > len(cost["agents"]):  # else it would say the same again
         lines += ["", render.table(("SEGMENT", "AGENT", "CHECKPOINTS", "TOKENS"), [
             (segment["from"], segment["agent_id"], segment["checkpoints"], segment["tokens"])
-            for segment in cost["segments"]
+            for segment in cost["segments"][-_SEGMENTS:]
         ])]  # fmt: skip
+    if more := len(cost["segments"][:-_SEGMENTS]):
+        lines.append(f"and {more:,} before those (--json has all)")
     return "\n".join(lines)
