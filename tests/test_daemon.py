@@ -590,6 +590,17 @@ def test_start_stop_and_restart_say_what_they_did(ann: Machine) -> None:
             assert (ann.home / file).stat().st_mode & 0o077 == 0, file
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only there is such a process seen")
+def test_stop_does_not_wait_for_a_parent_that_takes_no_note(ann: Machine) -> None:
+    """As in a container whose first process does not care for those it inherits."""
+    with daemon_of(ann) as daemon:
+        daemon.ready()
+        began = time.monotonic()
+        assert ann.json("stop")["stopped"]
+        assert time.monotonic() - began < 15
+        assert Path(f"/proc/{daemon.pid}").exists()
+
+
 def test_one_that_cannot_start_says_why(ann: Machine) -> None:
     (ann.home / "config.toml").write_text("[daemon]\npoll_secnds = 3\n")
     assert "line 2: no such setting" in ann.fails(2, "start")["message"]
