@@ -511,6 +511,12 @@ def test_a_disk_that_is_really_full_ends_nothing_and_is_over_when_there_is_room(
             arrives(fetched, ann)
             arrives(ann.create(), bob)
             until(lambda: ann.run("status").code == 0)
+        with closing(sqlite3.connect(ann.home / "context.db")) as agent:
+            agent.execute("SELECT count(*) FROM log").fetchone()
+            fill(disk)
+            with daemon_of(ann, **QUICK) as a:
+                until(lambda: a.process.poll() is not None or running.pid(ann.home) == a.pid)
+                assert a.process.poll() is None, a.stderr
         fill(disk)
         assert ann.fails(1, "start")["code"] == "disk_full"
 
