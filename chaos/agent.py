@@ -69,9 +69,7 @@ class Agent:
         self._own = [*self._own[-20:], made.metadata.checkpoint_id]
         return made
 
-    def create(
-        self, service: CheckpointService, task: str, said: dict[str, object]
-    ) -> Checkpoint:
+    def create(self, service: CheckpointService, task: str, said: dict[str, object]) -> Checkpoint:
         return service.create_checkpoint(task, self._name, context_summary=said)
 
     def _update(self, service: CheckpointService) -> Checkpoint:

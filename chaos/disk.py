@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -21,7 +22,9 @@ class Disk:
         self.place = place
         self._processes = processes
         place.mkdir()
-        self.mounted = os.geteuid() == 0 and self._mount("-t", "tmpfs", "none", options=f"size={_ROOM},mode=0711")
+        self.mounted = os.geteuid() == 0 and self._mount(
+            "-t", "tmpfs", "none", options=f"size={_ROOM},mode=0711"
+        )
 
     @property
     def kind(self) -> str:
@@ -30,7 +33,9 @@ class Disk:
         return "a limit on the size of files: none could be mounted" if _can_limit() else "none"
 
     def _mount(self, *words: str, options: str) -> bool:
-        done = subprocess.run(["mount", "-o", options, *words, str(self.place)], capture_output=True)
+        done = subprocess.run(
+            ["mount", "-o", options, *words, str(self.place)], capture_output=True
+        )
         return done.returncode == 0
 
     def fill(self) -> None:
@@ -55,8 +60,12 @@ class Disk:
                     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
 
     def close(self) -> None:
+        """What is there stays to be looked at, in a folder of the same name."""
         if self.mounted:
+            copy = shutil.copytree(self.place, self.place.with_name(f"{self.place.name}-copy"))
             subprocess.run(["umount", "--lazy", str(self.place)], check=True)
+            self.place.rmdir()
+            copy.rename(self.place)
 
 
 def _can_limit() -> bool:

@@ -12,12 +12,12 @@ from contextlib import suppress
 
 from chaos import network
 from chaos.plan import Act
-from chaos.world import Machine, World
+from chaos.world import Machine, World, said
 
 Fault = Callable[[World, random.Random], None]
 # Commands that a user may type at any time; `{n}` is a number of a task or shared checkpoint.
 COMMANDS = (
-    "sync", "sync --pull-only", "flush --wait 1", "prove --repair", "backup create",
+    "sync", "sync --pull-only", "flush --wait 1", "prove", "backup create",
     "retention run", "keys rotate", "keys rotate --signing --reason chaos", "rebuild",
     "audit verify", "checkpoint latest {task}", "checkpoint create --task {task} --agent typed",
     "checkpoint update shared-{n} --decision typed", "message send hello --to typed --from chaos",
@@ -25,6 +25,8 @@ COMMANDS = (
 )  # fmt: skip
 # The replica's absence, a full disk, what has not arrived, what another did meanwhile; not damage.
 _USUAL_CODES = {0, 1, 3, 4, 6, 7}
+
+_FULL = "Error: the disk is full"
 
 
 # --- processes of the machines --------------------------------------------------------------------
@@ -45,10 +47,19 @@ def kill_daemon(world: World, dice: random.Random) -> None:
     if world.nursery.send(machine.daemon, signal.SIGKILL):
         world.journal.killed("daemon", f"{machine} process {machine.daemon}")
     else:
-        code = world.nursery.ended(machine.daemon)
-        world.journal.problem(f"{machine}: the daemon ended by itself: {code}")
+        _ended_by_itself(world, machine)
     time.sleep(dice.choice((0, 0, 0.2, 1.0)))
     machine.start_daemon()
+
+
+def _ended_by_itself(world: World, machine: Machine) -> None:
+    """Which no daemon does, unless it cannot open the database where the disk is full."""
+    words = said(machine.daemon_out)[1]
+    if words.startswith(_FULL):
+        world.journal.fault("daemon refused", f"{machine}: {_FULL}")
+    else:
+        code = world.nursery.ended(machine.daemon)
+        world.journal.problem(f"{machine}: the daemon ended by itself: {code} {words[-500:]}")
 
 
 def kill_command(world: World, dice: random.Random) -> None:
@@ -240,5 +251,3 @@ class Conductor:
                 FAULTS[act.what](self._world, random.Random(act.seed))
             except Exception as error:  # noqa: BLE001 (the others go on; the verdict tells of it)
                 self._world.journal.problem(f"{act.what} could not be done: {error!r}")
-
-

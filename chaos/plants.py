@@ -55,7 +55,7 @@ def torn_pull() -> None:
         with exchange.store.transaction():
             for batch, cloud_seq in {e.row.batch: e.row.cloud_seq for e in page}.items():
                 exchange.run("add_batch", cloud_seq, batch)
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(4 * PAUSE_SECONDS)
         return whole(exchange, page, keys)
 
     # It would see the cursor before the numbers that it is about to take in.

@@ -169,23 +169,25 @@ _CHECKS: dict[str, Callable[[World], list[str]]] = {
 
 
 def _missing_at_replica(world: World, told: dict[str, str]) -> list[str]:
-    return _lost(told, dict(world.server.sql("SELECT entry_id::text, hash FROM syncd.log")))
+    return _lost(told, world.server.sql("SELECT entry_id::text, entity_id, hash FROM syncd.log"))
 
 
 def _missing(world: World, told: dict[str, str]) -> list[str]:
     return [
         f"{machine}: {problem}"
         for machine in world.machines
-        for problem in _lost(told, dict(machine.sql("SELECT entry_id, hash FROM log")))
+        for problem in _lost(told, machine.sql("SELECT entry_id, entity_id, hash FROM log"))
     ]
 
 
-def _lost(told: dict[str, str], found: dict[str, str]) -> list[str]:
-    lost = [f"{entry_id} is lost" for entry_id in told if entry_id not in found]
-    return lost + [
-        f"{entry_id} has another hash than was told"
-        for entry_id, digest in told.items()
-        if digest != "-" and found.get(entry_id, digest) != digest
+def _lost(told: dict[str, str], found: list[tuple[Any, ...]]) -> list[str]:
+    """Agents are told of entries, commands tell the name of the checkpoint."""
+    hashes = {entry_id: digest for entry_id, _, digest in found}
+    names = {entity_id: "-" for _, entity_id, _ in found}
+    return [
+        f"{name} is lost" if there is None else f"{name} has another hash than was told"
+        for name, digest in told.items()
+        if (there := (names if digest == "-" else hashes).get(name)) != digest
     ]
 
 

@@ -72,14 +72,18 @@ class Machine:
         words = ["--home", str(self.home), "run", "--verbose"]
         plant = self._world.plant
         program = [sys.executable, "-m", "chaos.plants", plant] if plant else [_SYNCD]
-        self.daemon = self._world.start(nursery.PROGRAM, [*program, *words], self, "daemon")
+        self.daemon_out = self._world.place(self, "daemon")
+        self.daemon = self._world.nursery.start(
+            nursery.PROGRAM, [*program, *words], self.environment, self.daemon_out
+        )
         self._world.journal.note("start daemon", f"{self} process {self.daemon}")
 
     def start_agent(self, dice: random.Random) -> int:
         number = self._world.number()
         notes = self._world.folder / "notes" / f"{self.name}-{number}"
         words = [str(self.home), f"agent {number}", str(notes), str(dice.getrandbits(32))]
-        pid = self._world.start(nursery.AGENT, words, self, "agent")
+        out = self._world.place(self, "agent")
+        pid = self._world.nursery.start(nursery.AGENT, words, self.environment, out)
         self.agents.append(pid)
         return pid
 
@@ -217,10 +221,6 @@ class World:
     def place(self, machine: Machine, kind: str) -> Path:
         """Where a process says what it has to say."""
         return self.folder / "said" / f"{machine}-{kind}-{self.number()}"
-
-    def start(self, role: str, words: list[str], machine: Machine, kind: str) -> int:
-        out = self.place(machine, kind)
-        return self.nursery.start(role, words, machine.environment, out)
 
     def lives(self, pid: int) -> bool:
         return self.nursery.ended(pid) is None
