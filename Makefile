@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-run
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: run test check lint bench proof clean help
+.PHONY: run test check lint bench proof chaos clean help
 
 help:
 	@echo "make run    set up, start a PostgreSQL of your own, and run the daemon until Ctrl-C"
@@ -14,6 +14,7 @@ help:
 	@echo "make check  ruff, mypy and the tests"
 	@echo "make bench  compare speed with other stores, side by side"
 	@echo "make proof  the tests with all their counts in full"
+	@echo "make chaos  kill and starve real processes for ten minutes (SECONDS=60: one), then prove"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -54,6 +55,11 @@ check: lint test
 
 proof: $(STAMP)
 	SYNCD_PROOF=1 $(BIN)/python -m pytest -n 4 --dist worksteal
+
+# Not that of the shell, which counts.
+SECONDS := 600
+chaos: $(STAMP)
+	$(BIN)/python -m chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 bench: $(BENCH_STAMP)
 	$(BIN)/python -m bench

@@ -65,10 +65,10 @@ def _run(world: World, options: argparse.Namespace, seed: int) -> bool:
     _say(f"Chaos for {options.seconds:g} s, seed {seed}"
          + (f", planted: {options.plant}" if options.plant else ""))  # fmt: skip
     world.build(options.machines)
-    _say(f"Journal     {world.journal.file}\n"
-         f"Network     {_network()}\n"
-         f"Pooler      {'PgBouncer' if world.pooler else 'none: PgBouncer is not installed'}\n"
-         f"Full disk   {world.disk.kind if world.disk else 'none: needs three machines'}")  # fmt: skip
+    _say(f"Journal     {world.journal.file}")
+    _say(f"Network     {_network()}")
+    _say(f"Pooler      {'PgBouncer' if world.pooler else 'none: PgBouncer is not installed'}")
+    _say(f"Full disk   {world.disk.kind if world.disk else 'none: needs three machines'}")
     dice = random.Random(seed)
     for machine in world.machines:
         machine.start_daemon()

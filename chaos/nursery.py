@@ -140,7 +140,7 @@ def _become(role: str, words: list[str], plant: str) -> NoReturn:
         sys.stdout.flush()
         os._exit(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
     except BaseException:  # noqa: BLE001 (it must not go on as if it were the nursery)
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     os._exit(99)
 
 

@@ -60,7 +60,7 @@ def torn_pull() -> None:
 
     # It would see the cursor before the numbers that it is about to take in.
     arrival._note_holes = lambda *_: None
-    sync.apply = apply
+    sync.apply = apply  # type: ignore[attr-defined]
 
 
 def never_again() -> None:
@@ -70,7 +70,7 @@ def never_again() -> None:
     def failed(self: breaker.Breaker, *_: float) -> breaker.Breaker:
         return breaker.Breaker(breaker.OPEN, self.failures + 1, float("inf"))
 
-    breaker.Breaker.failed = failed  # type: ignore[method-assign]
+    breaker.Breaker.failed = failed  # type: ignore[method-assign, assignment]
 
 
 def orphans() -> None:

@@ -24,7 +24,8 @@ _ENTRIES = (
 )
 _VIEWS = {
     "current versions": (
-        "SELECT c.id, l.entry_id, c.parent_id, c.hlc FROM checkpoints c JOIN log l ON l.seq = c.seq",
+        "SELECT c.id, l.entry_id, c.parent_id, c.hlc FROM checkpoints c"
+        " JOIN log l ON l.seq = c.seq",
         "SELECT id, entry_id::text, parent_id, hlc FROM syncd.checkpoints",
     ),
     "conflicts": (

@@ -1,4 +1,4 @@
-"""Everything that runs: a server, a pooler before it, and machines with their daemons and agents."""
+"""Everything that runs: a server, a pooler before it, machines with their daemons and agents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from syncd.replica import Administration, link
 _SYNCD = str(Path(sys.executable).with_name("syncd"))
 _SECONDS = 120.0
 _POOL_SIZE = 3
-# So that what waits for the next attempt, or for news that nobody announces, does not wait for long.
+# What waits for the next attempt, or for news that nobody announces, does not wait for long.
 _SETTINGS = {
     "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
     "SYNCD_DAEMON_RETRY_SECONDS": "2",
@@ -118,7 +118,10 @@ class Machine:
 
 
 def said(out: Path) -> tuple[str, str]:
-    return out.read_text(), out.with_name(out.name + ".err").read_text()
+    """Nothing, if it was killed before it could open its mouth."""
+    files = out, out.with_name(out.name + ".err")
+    out_text, err_text = (file.read_text() if file.exists() else "" for file in files)
+    return out_text, err_text
 
 
 class World:
