@@ -22,10 +22,10 @@ from syncd.errors import (
     StaleBaseError,
 )
 
-TASKS, SHARED = 12, 8
+TASKS, SHARED = 12, 40
 # Bodies that make SQLite move its log now and then.
 _SIZES = (0, 0, 0, 300, 3_000, 30_000)
-_PAUSE_SECONDS = 0.03
+_PAUSE_SECONDS = 0.08
 # What may happen to any agent: another was faster, has closed it, retention has taken it, it has
 # not arrived yet, or there is no room.
 _USUAL = (StaleBaseError, FinalizedError, PurgedError, CheckpointNotFoundError, DiskFullError)

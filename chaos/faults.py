@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from chaos import network
+from chaos.agent import SHARED, TASKS
 from chaos.plan import Act
 from chaos.world import Machine, World, said
 
@@ -27,6 +28,9 @@ COMMANDS = (
 _USUAL_CODES = {0, 1, 3, 4, 6, 7}
 
 _FULL = "Error: the disk is full"
+# A machine that is too slow for all of them need not go on for ever.
+_LATE = 1.1
+_MOSTLY, _BUSY_SECONDS = 0.7, 8.0
 
 
 # --- processes of the machines --------------------------------------------------------------------
@@ -43,13 +47,26 @@ def kill_agent(world: World, dice: random.Random) -> None:
 
 
 def kill_daemon(world: World, dice: random.Random) -> None:
+    """Mostly one that has sent or fetched something: it is likely to be at that again."""
     machine = dice.choice(world.machines)
+    if dice.random() < _MOSTLY:
+        _wait_until_busy(machine)
+    time.sleep(dice.uniform(0, 0.5))
     if world.nursery.send(machine.daemon, signal.SIGKILL):
         world.journal.killed("daemon", f"{machine} process {machine.daemon}")
     else:
         _ended_by_itself(world, machine)
     time.sleep(dice.choice((0, 0, 0.2, 1.0)))
     machine.start_daemon()
+
+
+def _wait_until_busy(machine: Machine) -> None:
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while time.monotonic() < deadline:
+        words = said(machine.daemon_out)[1]
+        if "pushed" in words or "pulled" in words:
+            return
+        time.sleep(0.05)
 
 
 def _ended_by_itself(world: World, machine: Machine) -> None:
@@ -80,7 +97,7 @@ def kill_command(world: World, dice: random.Random) -> None:
 
 
 def _typed(dice: random.Random) -> tuple[str, ...]:
-    task, n = f"task_{dice.randrange(12)}", str(dice.randrange(8))
+    task, n = f"task_{dice.randrange(TASKS)}", str(dice.randrange(SHARED))
     words = dice.choice(COMMANDS).format(task=task, n=n).split()
     return tuple(word.replace("task_", "task ") for word in words)
 
@@ -224,8 +241,9 @@ FAULTS: dict[str, Fault] = {
 class Conductor:
     """Does what the timetable says: each line of it in a thread of its own."""
 
-    def __init__(self, world: World, timetable: dict[str, list[Act]]) -> None:
+    def __init__(self, world: World, timetable: dict[str, list[Act]], seconds: float) -> None:
         self._world = world
+        self._seconds = seconds
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._follow, args=(acts,), name=name, daemon=True)
@@ -244,8 +262,12 @@ class Conductor:
             self._stop.set()
 
     def _follow(self, acts: list[Act]) -> None:
-        for act in acts:
-            if self._stop.wait(max(0, self._began + act.at - time.monotonic())):
+        for number, act in enumerate(acts):
+            late = time.monotonic() - self._began - act.at
+            if self._stop.wait(max(0, -late)):
+                return
+            if act.at + late > self._seconds * _LATE:
+                self._world.journal.note("left out", f"the last {len(acts) - number}: too late")
                 return
             try:
                 FAULTS[act.what](self._world, random.Random(act.seed))

@@ -10,8 +10,8 @@ from typing import NamedTuple
 LINES: dict[str, dict[str, float]] = {
     "agents": {"kill agent": 0.55},
     "commands": {"kill command": 1.2},
-    "daemons": {"kill daemon": 2.5},
-    "server": {"kill backend": 12, "kill postmaster": 45, "stop server": 60},
+    "daemons": {"kill daemon": 4},
+    "server": {"kill backend": 20, "kill postmaster": 45, "stop server": 60},
     "pooler": {"kill pooler": 20, "restart pooler": 45},
     "suspensions": {"suspend daemon": 12, "suspend agent": 8, "suspend backend": 25},
     "network": {"cut line": 9, "slow line": 15, "silence line": 15, "network down": 45},

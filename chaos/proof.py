@@ -13,7 +13,8 @@ from chaos.world import Machine, World
 
 _FEW = 5
 _AGENTS_SECONDS = 60.0
-_SETTLE_SECONDS = 120.0
+# A slow machine may take long for what has piled up, as long as it gets on.
+_PROGRESS_SECONDS, _SETTLE_SECONDS = 120.0, 900.0
 _LEAVE_SECONDS = 10.0
 # Everything that is the same on all machines, and what is derived from it.
 _ENTRIES = (
@@ -46,7 +47,7 @@ def proven(world: World) -> Iterator[Check]:
     """One after the other, as they are found out."""
     yield Check("nothing ended by itself, nobody was told nonsense", world.journal.problems)
     yield Check("agents end when they are asked to", _ended_agents(world))
-    yield Check(f"no backlog {_SETTLE_SECONDS:.0f} s after the last fault", _settled(world))
+    yield Check("no daemon is stuck: no backlog is left", _settled(world))
     yield Check("daemons end when they are asked to", _ended_daemons(world))
     yield Check("no process is left", _left(world))
     yield Check("what the daemons did last is exchanged", _exchanged(world))
@@ -74,18 +75,27 @@ def _ended_agents(world: World) -> list[str]:
 
 
 def _not_ended(world: World, those: list[tuple[Machine, int]], seconds: float) -> list[str]:
+    """What begins only now may be ended by the signal itself."""
     deadline = time.monotonic() + seconds
     while any(world.lives(pid) for _, pid in those) and time.monotonic() < deadline:
         time.sleep(0.05)
     codes = [(machine, pid, world.nursery.ended(pid)) for machine, pid in those]
-    return [f"{machine}: process {pid}: {code}" for machine, pid, code in codes if code != 0]
+    return [
+        f"{machine}: process {pid}: {code}"
+        for machine, pid, code in codes
+        if code not in (0, -signal.SIGTERM)
+    ]
 
 
 def _settled(world: World) -> list[str]:
     """Whether every daemon says so; the last answers if not."""
-    began, deadline = time.monotonic(), time.monotonic() + _SETTLE_SECONDS
+    began = moved = time.monotonic()
+    before: list[str] = []
     while problems := [p for machine in world.machines for p in _behind(machine)]:
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if problems != before:
+            before, moved = problems, now
+        if now > moved + _PROGRESS_SECONDS or now > began + _SETTLE_SECONDS:
             return problems
         time.sleep(0.5)
     world.journal.note("settled", f"after {time.monotonic() - began:.1f} s")

@@ -43,7 +43,7 @@ def test_ten_minutes_have_a_thousand_kills_to_spare() -> None:
     kills = [
         act for acts in timetable(1, 600).values() for act in acts if act.what.startswith("kill")
     ]
-    assert len(kills) > 1_500
+    assert len(kills) > 1_400
 
 
 # --- the line -------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ FOUND_BY = {
     "word-first": "everything acknowledged is at the replica",
     "torn-pull": "syncd prove",
     "sequence-cursor": "syncd prove",
-    "never-again": "no backlog",
+    "never-again": "no daemon is stuck",
     "orphans": "no process is left",
 }
 
