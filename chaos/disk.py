@@ -63,9 +63,13 @@ class Disk:
         """What is there stays to be looked at, in a folder of the same name."""
         if self.mounted:
             copy = shutil.copytree(self.place, self.place.with_name(f"{self.place.name}-copy"))
-            subprocess.run(["umount", "--lazy", str(self.place)], check=True)
+            unmount(self.place)
             self.place.rmdir()
             copy.rename(self.place)
+
+
+def unmount(place: Path) -> None:
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def _can_limit() -> bool:

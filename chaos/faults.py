@@ -28,6 +28,7 @@ COMMANDS = (
 _USUAL_CODES = {0, 1, 3, 4, 6, 7}
 
 _FULL = "Error: the disk is full"
+_MEND_SECONDS = 30.0
 # A machine that is too slow for all of them need not go on for ever.
 _LATE = 1.1
 _MOSTLY, _BUSY_SECONDS = 0.7, 8.0
@@ -260,6 +261,9 @@ class Conductor:
                 thread.join()
         finally:
             self._stop.set()
+            for thread in self._threads:  # what one has broken it makes good, interrupted or not
+                if thread.ident:
+                    thread.join(_MEND_SECONDS)
 
     def _follow(self, acts: list[Act]) -> None:
         for number, act in enumerate(acts):

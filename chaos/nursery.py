@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from chaos import agent, plants, processes
+from chaos import agent, disk, plants, processes
 
 AGENT, COMMAND, PROGRAM = "agent", "command", "program"
 _HEAVY = (
@@ -164,6 +164,9 @@ def _serve(connection: socket.socket, folder: Path, plant: str) -> None:
             what, *rest = json.loads(line)
             connection.sendall(json.dumps(calls[what](*rest)).encode() + b"\n")
     processes.end(processes.of(folder))
+    for place in folder.iterdir():
+        if place.is_mount():
+            disk.unmount(place)
 
 
 if __name__ == "__main__":
