@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-run
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: run test check lint bench scale proof clean help
+.PHONY: run test check lint bench scale proof chaos clean help
 
 help:
 	@echo "make run    set up, start a PostgreSQL of your own, and run the daemon until Ctrl-C"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench  compare speed with other stores, side by side"
 	@echo "make scale  a thousand devices at once, long histories: how far one server goes"
 	@echo "make proof  the tests with all their counts in full"
+	@echo "make chaos  kill and starve real processes for ten minutes (SECONDS=60: one), then prove"
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -55,6 +56,11 @@ check: lint test
 
 proof: $(STAMP)
 	SYNCD_PROOF=1 $(BIN)/python -m pytest -n 4 --dist worksteal
+
+# Not that of the shell, which counts.
+SECONDS := 600
+chaos: $(STAMP)
+	$(BIN)/python -m chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 bench: $(BENCH_STAMP)
 	$(BIN)/python -m bench

@@ -23,6 +23,7 @@ from syncd.errors import DaemonRunningError
 
 _ATTEMPTS, _PAUSE_SECONDS = 20, 0.025
 _ANSWER_SECONDS = 0.3
+_WIDTH = 20
 _TEXTS = ("state", "as_of", "last_error", "remedy", "circuit")
 _telling = threading.Lock()
 
@@ -56,10 +57,9 @@ def hold(home: Path) -> Iterator[Lock]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _lock(descriptor, home)
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        _write(descriptor, str(os.getpid()))
         yield Lock(path, descriptor)
-        os.truncate(descriptor, 0)  # the number may soon be another's
+        _write(descriptor, "")  # the number may soon be another's
     finally:
         os.close(descriptor)
 
@@ -75,8 +75,14 @@ def _lock(descriptor: int, home: Path) -> None:
     raise DaemonRunningError(f"the daemon of {home} is running already, as process {pid}")
 
 
+def _write(descriptor: int, number: str) -> None:
+    """Over the one before: there is room for that on a full disk, too."""
+    os.pwrite(descriptor, f"{number:<{_WIDTH - 1}}\n".encode(), 0)
+    os.truncate(descriptor, _WIDTH)
+
+
 def _number(descriptor: int) -> int:
-    text = os.pread(descriptor, 20, 0)
+    text = os.pread(descriptor, _WIDTH, 0)
     return int(text) if text.strip().isdigit() else 0
 
 

@@ -511,6 +511,12 @@ def test_a_disk_that_is_really_full_ends_nothing_and_is_over_when_there_is_room(
             arrives(fetched, ann)
             arrives(ann.create(), bob)
             until(lambda: ann.run("status").code == 0)
+        with closing(sqlite3.connect(ann.home / "context.db")) as agent:
+            agent.execute("SELECT count(*) FROM log").fetchone()
+            fill(disk)
+            with daemon_of(ann, **QUICK) as a:
+                until(lambda: a.process.poll() is not None or running.pid(ann.home) == a.pid)
+                assert a.process.poll() is None, a.stderr
         fill(disk)
         assert ann.fails(1, "start")["code"] == "disk_full"
 
@@ -588,6 +594,17 @@ def test_start_stop_and_restart_say_what_they_did(ann: Machine) -> None:
         assert (ann.home / "log" / "start.log").read_text() == ""
         for file in ("log/daemon.log", "log/start.log", "run/daemon.json", "run/daemon.lock"):
             assert (ann.home / file).stat().st_mode & 0o077 == 0, file
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there is such a process seen")
+def test_stop_does_not_wait_for_a_parent_that_takes_no_note(ann: Machine) -> None:
+    """As in a container whose first process does not care for those it inherits."""
+    with daemon_of(ann) as daemon:
+        daemon.ready()
+        began = time.monotonic()
+        assert ann.json("stop")["stopped"]
+        assert time.monotonic() - began < 15
+        assert Path(f"/proc/{daemon.pid}").exists()
 
 
 def test_one_that_cannot_start_says_why(ann: Machine) -> None:

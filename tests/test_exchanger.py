@@ -39,7 +39,9 @@ from daemons import (
 from machines import SYNCD, Machine, Team, runner, team
 from postgres import Session
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from test_pgbouncer import PROGRAM, Pooler
+from test_pgbouncer import pooler_of
+
+from chaos.pooler import PROGRAM
 
 __all__ = ["ann", "bob", "runner", "team"]
 
@@ -286,7 +288,7 @@ def test_through_a_pooler_that_tells_nobody_of_news_it_looks_by_itself(
 ) -> None:
     if PROGRAM is None:
         pytest.skip("PGBOUNCER IS NOT TESTED: apt-get install pgbouncer")
-    with closing(Pooler(team, postgres.place("pgbouncer"), 2)) as pooler:
+    with closing(pooler_of(team, postgres.place("pgbouncer"), 2)) as pooler:
         config = (ann.home / "config.toml").read_text()
         with online(ann, bob) as (a, _):
             assert a.told()["cloud"]["told_of_news"]

@@ -3,11 +3,7 @@ different connections to the server, and those of two machines share them."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,92 +14,22 @@ from machines import SYNCD, Machine, Team, runner, team
 from postgres import Session
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from syncd import cluster as clusters
+from chaos.pooler import PROGRAM, Pooler
 
 __all__ = ["runner", "team"]
 
-PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
-
-class Pooler:
-    """One PgBouncer before a team's database. It asks the server for the logins' verifiers."""
-
-    def __init__(
-        self, team: Team, folder: Path, pool_size: int, tls: tuple[Path, Path] | None = None
-    ) -> None:
-        """`tls`: a certificate and its key, with which it takes protected connections only."""
-        self._team = team
-        self.port = clusters.free_port()
-        clusters.make_folder(folder)
-        clusters.make_own(folder / "pooler")
-        self._folder = folder / "pooler"
-        self.log = self._folder / "log"
-        users = self._folder / "users"
-        users.write_text(f'"postgres" "{team.cluster.passwords["postgres"]}"\n')
-        settings = self._folder / "settings"
-        settings.write_text(self._settings(users, pool_size) + self._protection(tls))
-        self._start(settings)
-
-    def _settings(self, users: Path, pool_size: int) -> str:
-        server = f"host=127.0.0.1 port={self._team.cluster.port} auth_user=postgres"
-        return f"""
-[databases]
-* = {server}
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {self.port}
-unix_socket_dir =
-auth_type = scram-sha-256
-auth_file = {users}
-auth_query = SELECT usename, passwd FROM pg_shadow WHERE usename = $1
-pool_mode = transaction
-default_pool_size = {pool_size}
-logfile = {self.log}
-server_tls_sslmode = disable
-"""
-
-    def _protection(self, tls: tuple[Path, Path] | None) -> str:
-        if tls is None:
-            return ""
-        lines = ["client_tls_sslmode = require"]
-        for name, file in zip(("cert", "key"), tls, strict=True):
-            shutil.copy(file, self._folder / name)
-            lines.append(f"client_tls_{name}_file = {self._folder / name}")
-        return "\n".join(lines) + "\n"
-
-    def _start(self, settings: Path) -> None:
-        """As root it wants another user, who reads what he must and nothing else."""
-        words = [str(PROGRAM), "-q"]
-        if user := clusters.server_user():
-            for file in self._folder.iterdir():
-                os.chown(file, user.pw_uid, user.pw_gid)
-            words += ["-u", user.pw_name]
-        self._process = subprocess.Popen([*words, str(settings)], stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
-        while not _listens(self.port):
-            assert self._process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    def close(self) -> None:
-        self._process.terminate()
-        self._process.wait()
-
-    def before(self, dsn: str) -> str:
-        """The same login, through the pooler."""
-        return make_conninfo(dsn, port=self.port)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def pooler_of(
+    team: Team, folder: Path, pool_size: int, tls: tuple[Path, Path] | None = None
+) -> Pooler:
+    return Pooler(team.cluster.port, team.cluster.passwords["postgres"], folder, pool_size, tls)
 
 
 @pytest.fixture(params=[1, 2], ids=["pool of 1", "pool of 2"])
 def pooler(team: Team, postgres: Session, request: pytest.FixtureRequest) -> Iterator[Pooler]:
     if PROGRAM is None:
         pytest.skip("PGBOUNCER IS NOT TESTED: apt-get install pgbouncer")
-    started = Pooler(team, postgres.place("pgbouncer"), request.param)
+    started = pooler_of(team, postgres.place("pgbouncer"), request.param)
     yield started
     started.close()
 

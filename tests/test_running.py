@@ -63,11 +63,11 @@ def test_nobody_runs_a_home_that_was_never_run(home: Path, tmp_path: Path) -> No
 def test_the_process_that_holds_the_lock_is_named_as_long_as_it_lives(home: Path) -> None:
     with holder(home) as process:
         assert running.pid(home) == process.pid
-        assert running.lock_path(home).read_text() == f"{process.pid}\n"
+        assert running.lock_path(home).read_text().strip() == str(process.pid)
         process.terminate()
         assert process.wait() == 0
         assert running.pid(home) == 0
-    assert running.lock_path(home).read_text() == "", "no number to send a signal to"
+    assert running.lock_path(home).read_text().strip() == "", "no number to send a signal to"
 
 
 def test_a_killed_process_leaves_nothing_that_blocks_the_next(home: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_lock_file_with_anything_in_it_names_nobody_and_blocks_nobody(
     running.lock_path(home).write_bytes(content)
     assert running.pid(home) == 0
     with running.hold(home) as lock:
-        assert running.lock_path(home).read_text() == f"{os.getpid()}\n"
+        assert running.lock_path(home).read_text().strip() == str(os.getpid())
         assert lock.intact()
 
 

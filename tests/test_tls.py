@@ -24,8 +24,9 @@ from machines import Machine, Runner, Team, refused, runner, team, team_on
 from postgres import DEBIAN, Cluster, Session
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from test_network import Proxy
-from test_pgbouncer import PROGRAM, Pooler
+from test_pgbouncer import pooler_of
 
+from chaos.pooler import PROGRAM
 from syncd import credentials
 from syncd.errors import ConfigError
 from syncd.node import Node
@@ -322,7 +323,7 @@ def test_a_pooler_shows_its_certificate_like_a_server(
     ann = team.machine()
     ann.create()
     for made, code in ((stranger, 1), (authority, 0)):
-        pooler = Pooler(team, postgres.place("pgbouncer"), 1, made.certificate())
+        pooler = pooler_of(team, postgres.place("pgbouncer"), 1, made.certificate())
         with closing(pooler):
             through = far(dsn_of(ann), port=pooler.port, sslrootcert=str(authority.file))
             ann.environment["SYNCD_CLOUD_DSN"] = through

@@ -161,11 +161,17 @@ def stopped(home: Path) -> bool:
 
 
 def _alive(pid: int) -> bool:
+    """One that has ended is still there until its parent takes note of that, which in containers
+    may be never."""
     try:
         os.kill(pid, 0)
     except OSError:
         return False
-    return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
+    except OSError:
+        return True
+    return not state.lstrip().startswith("Z")
 
 
 @click.command()

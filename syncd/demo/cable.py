@@ -39,7 +39,11 @@ class Cable:
                 self._connect(listener, near)
 
     def _connect(self, listener: socket.socket, near: socket.socket) -> None:
-        far = socket.create_connection((cluster.HOST, self._target))
+        try:
+            far = socket.create_connection((cluster.HOST, self._target))
+        except OSError:  # the server is down: the next one who calls may find it again
+            _hang_up(near)
+            return
         with self._lock:
             plugged = listener is self._listener
             if plugged:
@@ -50,15 +54,18 @@ class Cable:
             return
         for one, other in ((near, far), (far, near)):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=_carry, args=(one, other), daemon=True).start()
+            threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
 
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(65_536):
+                self.deliver(data, other)
+        _hang_up(one)
+        _hang_up(other)
 
-def _carry(one: socket.socket, other: socket.socket) -> None:
-    with suppress(OSError):
-        while data := one.recv(65_536):
-            other.sendall(data)
-    _hang_up(one)
-    _hang_up(other)
+    def deliver(self, data: bytes, end: socket.socket) -> None:
+        """At once; a worse line would take its time."""
+        end.sendall(data)
 
 
 def _hang_up(end: socket.socket) -> None:

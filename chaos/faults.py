@@ -1,0 +1,279 @@
+"""Each fault: what is done, to whom, and how it is made good."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from chaos import network
+from chaos.agent import SHARED, TASKS
+from chaos.plan import Act
+from chaos.world import Machine, World, said
+
+Fault = Callable[[World, random.Random], None]
+# Commands that a user may type at any time; `{n}` is a number of a task or shared checkpoint.
+COMMANDS = (
+    "sync", "sync --pull-only", "flush --wait 1", "prove", "backup create",
+    "retention run", "keys rotate", "keys rotate --signing --reason chaos", "rebuild",
+    "audit verify", "checkpoint latest {task}", "checkpoint create --task {task} --agent typed",
+    "checkpoint update shared-{n} --decision typed", "message send hello --to typed --from chaos",
+    "task set {task} --title renamed", "status", "handoff request --task {task} --agent typed",
+)  # fmt: skip
+# The replica's absence, a full disk, what has not arrived, what another did meanwhile; not damage.
+_USUAL_CODES = {0, 1, 3, 4, 6, 7}
+
+_FULL = "Error: the disk is full"
+_MEND_SECONDS = 30.0
+# A machine that is too slow for all of them need not go on for ever.
+_LATE = 1.1
+_MOSTLY, _BUSY_SECONDS = 0.7, 8.0
+
+
+# --- processes of the machines --------------------------------------------------------------------
+
+
+def kill_agent(world: World, dice: random.Random) -> None:
+    machine = dice.choice(world.machines)
+    pid = machine.agents.pop(dice.randrange(len(machine.agents)))
+    if world.nursery.send(pid, signal.SIGKILL):
+        world.journal.killed("agent", f"{machine} process {pid}")
+    else:
+        world.journal.problem(f"{machine}: an agent ended by itself: {world.nursery.ended(pid)}")
+    machine.start_agent(dice)
+
+
+def kill_daemon(world: World, dice: random.Random) -> None:
+    """Mostly one that has sent or fetched something: it is likely to be at that again."""
+    machine = dice.choice(world.machines)
+    if dice.random() < _MOSTLY:
+        _wait_until_busy(machine)
+    time.sleep(dice.uniform(0, 0.5))
+    if world.nursery.send(machine.daemon, signal.SIGKILL):
+        world.journal.killed("daemon", f"{machine} process {machine.daemon}")
+    else:
+        _ended_by_itself(world, machine)
+    time.sleep(dice.choice((0, 0, 0.2, 1.0)))
+    machine.start_daemon()
+
+
+def _wait_until_busy(machine: Machine) -> None:
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while time.monotonic() < deadline:
+        words = said(machine.daemon_out)[1]
+        if "pushed" in words or "pulled" in words:
+            return
+        time.sleep(0.05)
+
+
+def _ended_by_itself(world: World, machine: Machine) -> None:
+    """Which no daemon does, unless it cannot open the database where the disk is full."""
+    words = said(machine.daemon_out)[1]
+    if words.startswith(_FULL):
+        world.journal.fault("daemon refused", f"{machine}: {_FULL}")
+    else:
+        code = world.nursery.ended(machine.daemon)
+        world.journal.problem(f"{machine}: the daemon ended by itself: {code} {words[-500:]}")
+
+
+def kill_command(world: World, dice: random.Random) -> None:
+    """Begin a command, and end it somewhere in its midst; some come to their own end before."""
+    machine, words = dice.choice(world.machines), _typed(dice)
+    pid, out = machine.begin(*words)
+    time.sleep(dice.uniform(0.005, dice.choice((0.1, 0.3, 2.0))))
+    killed = world.nursery.send(pid, signal.SIGKILL)
+    done = machine.finish(pid, out, words, 1)
+    if words[:2] == ("checkpoint", "create") and done.out.endswith("\n"):
+        world.told(machine, done.out.strip())
+    if killed:
+        world.journal.killed("command", f"{machine} syncd {' '.join(words)}")
+        return
+    world.journal.fault("command done", f"{machine} {done.code} syncd {' '.join(words)}")
+    if done.code not in _USUAL_CODES:
+        world.journal.problem(f"{machine}: syncd {' '.join(words)} ended with {done.code}: {out}")
+
+
+def _typed(dice: random.Random) -> tuple[str, ...]:
+    task, n = f"task_{dice.randrange(TASKS)}", str(dice.randrange(SHARED))
+    words = dice.choice(COMMANDS).format(task=task, n=n).split()
+    return tuple(word.replace("task_", "task ") for word in words)
+
+
+def suspend_agent(world: World, dice: random.Random) -> None:
+    machine = dice.choice(world.machines)
+    _suspended(world, dice.choice(machine.agents), f"{machine} agent", dice.uniform(0.2, 2))
+
+
+def suspend_daemon(world: World, dice: random.Random) -> None:
+    machine = dice.choice(world.machines)
+    _suspended(world, machine.daemon, f"{machine} daemon", dice.uniform(0.5, 4))
+
+
+def _suspended(world: World, pid: int, whom: str, seconds: float) -> None:
+    if world.nursery.send(pid, signal.SIGSTOP):
+        world.journal.fault("suspend", f"{whom} process {pid} for {seconds:.1f} s")
+        time.sleep(seconds)
+        world.nursery.send(pid, signal.SIGCONT)
+
+
+# --- the server -----------------------------------------------------------------------------------
+
+
+def kill_backend(world: World, dice: random.Random) -> None:
+    """PostgreSQL then ends all others, and recovers."""
+    found = world.server.backends()
+    if found and _sent(pid := dice.choice(found), signal.SIGKILL):
+        world.journal.killed("postgres backend", f"process {pid}")
+
+
+def suspend_backend(world: World, dice: random.Random) -> None:
+    found = world.server.backends()
+    if found and _sent(pid := dice.choice(found), signal.SIGSTOP):
+        world.journal.fault("suspend", f"postgres process {pid}")
+        time.sleep(dice.uniform(0.2, 3))
+        _sent(pid, signal.SIGCONT)
+
+
+def _sent(pid: int, number: signal.Signals) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+        return True
+    return False
+
+
+def kill_postmaster(world: World, dice: random.Random) -> None:
+    world.journal.killed("postmaster", f"process {world.server.pid}")
+    world.server.stop(signal.SIGKILL)
+    time.sleep(dice.uniform(0, 3))
+    world.server.start()
+
+
+def stop_server(world: World, dice: random.Random) -> None:
+    """As `pg_ctl stop -m immediate` does."""
+    world.journal.fault("server stopped", "immediate")
+    world.server.stop(signal.SIGQUIT)
+    time.sleep(dice.uniform(0, 3))
+    world.server.start()
+
+
+def kill_pooler(world: World, dice: random.Random) -> None:
+    if world.pooler:
+        world.journal.killed("pgbouncer", f"process {world.pooler.pid}")
+        _restart_pooler(world, dice, signal.SIGKILL)
+
+
+def restart_pooler(world: World, dice: random.Random) -> None:
+    if world.pooler:
+        world.journal.fault("pooler restarted", f"process {world.pooler.pid}")
+        _restart_pooler(world, dice, signal.SIGTERM)
+
+
+def _restart_pooler(world: World, dice: random.Random, how: signal.Signals) -> None:
+    if world.pooler:
+        world.pooler.close(how)
+        time.sleep(dice.uniform(0, 2))
+        world.pooler.start()
+
+
+# --- network and disk -----------------------------------------------------------------------------
+
+
+def cut_line(world: World, dice: random.Random) -> None:
+    machine = _worse(world, dice, "line cut")
+    machine.line.pull()
+    time.sleep(dice.uniform(0, 4))
+    machine.line.plug()
+
+
+def slow_line(world: World, dice: random.Random) -> None:
+    machine = _worse(world, dice, "line slow")
+    machine.line.slow(dice.uniform(0.002, 0.03))
+    time.sleep(dice.uniform(1, 4))
+    machine.line.mend()
+
+
+def silence_line(world: World, dice: random.Random) -> None:
+    machine = _worse(world, dice, "line silent")
+    machine.line.silence()
+    time.sleep(dice.uniform(1, 4))
+    machine.line.mend()
+
+
+def _worse(world: World, dice: random.Random, how: str) -> Machine:
+    machine = dice.choice(world.machines)
+    world.journal.fault(how, machine)
+    return machine
+
+
+def network_down(world: World, dice: random.Random) -> None:
+    if network.isolated():
+        world.journal.fault("network down", "all")
+        network.up(False)
+        time.sleep(dice.uniform(0.5, 3))
+        network.up(True)
+
+
+def fill_disk(world: World, dice: random.Random) -> None:
+    if world.disk:
+        world.journal.fault("disk full", world.machines[2])
+        world.disk.fill()
+        time.sleep(dice.uniform(0.5, 4))
+        world.disk.empty()
+
+
+FAULTS: dict[str, Fault] = {
+    "kill agent": kill_agent, "kill daemon": kill_daemon, "kill command": kill_command,
+    "kill backend": kill_backend, "kill postmaster": kill_postmaster, "stop server": stop_server,
+    "kill pooler": kill_pooler, "restart pooler": restart_pooler,
+    "suspend agent": suspend_agent, "suspend daemon": suspend_daemon,
+    "suspend backend": suspend_backend,
+    "cut line": cut_line, "slow line": slow_line, "silence line": silence_line,
+    "network down": network_down, "fill disk": fill_disk,
+}  # fmt: skip
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+class Conductor:
+    """Does what the timetable says: each line of it in a thread of its own."""
+
+    def __init__(self, world: World, timetable: dict[str, list[Act]], seconds: float) -> None:
+        self._world = world
+        self._seconds = seconds
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._follow, args=(acts,), name=name, daemon=True)
+            for name, acts in timetable.items()
+        ]
+
+    def run(self) -> None:
+        """Until all is done, and made good."""
+        self._began = time.monotonic()
+        try:
+            for thread in self._threads:
+                thread.start()
+            for thread in self._threads:
+                thread.join()
+        finally:
+            self._stop.set()
+            for thread in self._threads:  # what one has broken it makes good, interrupted or not
+                if thread.ident:
+                    thread.join(_MEND_SECONDS)
+
+    def _follow(self, acts: list[Act]) -> None:
+        for number, act in enumerate(acts):
+            late = time.monotonic() - self._began - act.at
+            if self._stop.wait(max(0, -late)):
+                return
+            if act.at + late > self._seconds * _LATE:
+                self._world.journal.note("left out", f"the last {len(acts) - number}: too late")
+                return
+            try:
+                FAULTS[act.what](self._world, random.Random(act.seed))
+            except Exception as error:  # noqa: BLE001 (the others go on; the verdict tells of it)
+                self._world.journal.problem(f"{act.what} could not be done: {error!r}")

@@ -1,0 +1,167 @@
+"""Chaos: the plan follows from its seed, the line is as bad as it is told to be, and a short run
+proves that nothing is lost; with a defect planted it says so."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from counts import full
+
+from chaos.faults import FAULTS
+from chaos.line import Line
+from chaos.plan import LINES, timetable
+from chaos.plants import PLANTS
+
+ROOT = Path(__file__).parents[1]
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_faults_at_the_same_times() -> None:
+    assert timetable(7, 60) == timetable(7, 60)
+    assert timetable(7, 60) != timetable(8, 60)
+
+
+def test_every_fault_is_done_however_short_the_run() -> None:
+    planned = {act.what for acts in timetable(1, 1).values() for act in acts}
+    assert planned == FAULTS.keys()
+    assert planned == {what for kinds in LINES.values() for what in kinds}
+
+
+def test_ten_minutes_have_a_thousand_kills_to_spare() -> None:
+    kills = [
+        act for acts in timetable(1, 600).values() for act in acts if act.what.startswith("kill")
+    ]
+    assert len(kills) > 1_400
+
+
+# --- the line -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def echo() -> Iterator[int]:
+    """The port of a server that gives back what it gets."""
+
+    def answer(one: socket.socket) -> None:
+        with one:
+            while data := one.recv(4096):
+                one.sendall(data)
+
+    def serve() -> None:
+        while True:
+            try:
+                one, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(one,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    with echo() as port:
+        made = Line(port)
+        yield made
+        made.mend()
+        made.pull()
+
+
+def called(line: Line) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", line.port), timeout=10)
+
+
+def test_a_silent_line_says_nothing_and_loses_nothing(line: Line) -> None:
+    with closing(called(line)) as caller:
+        line.silence()
+        caller.sendall(b"hello")
+        caller.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            caller.recv(5)
+        caller.settimeout(10)
+        line.mend()
+        assert caller.recv(5) == b"hello"
+
+
+def test_a_slow_line_takes_its_time(line: Line) -> None:
+    with closing(called(line)) as caller:
+        line.slow(0.05)
+        began = time.monotonic()
+        caller.sendall(b"x" * 3_000)
+        got = 0
+        while got < 3_000:
+            got += len(caller.recv(4096))
+        assert time.monotonic() - began > 0.15
+
+
+def test_a_line_whose_server_is_away_is_there_when_it_comes_back() -> None:
+    with echo() as port:
+        pass
+    line = Line(port)
+    with closing(called(line)) as caller:
+        assert caller.recv(1) == b""
+    with socket.create_server(("127.0.0.1", port)) as back, closing(called(line)) as caller:
+        caller.sendall(b"again")
+        one, _ = back.accept()
+        with one:
+            assert one.recv(5) == b"again"
+    line.pull()
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "chaos", *words], cwd=ROOT, capture_output=True, text=True,
+        timeout=600,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_short_run_loses_nothing() -> None:
+    code, told = run("--seconds", full("5", "60"), "--seed", "5")
+    assert code == 0, told
+    assert "FAILED" not in told
+    [kills] = re.findall(r"total +([\d,]+)", told)
+    assert int(kills.replace(",", "")) >= 15
+    [entries] = re.findall(r"Acknowledged to agents: ([\d,]+)", told)
+    assert int(entries.replace(",", "")) > 0
+    assert "Everything is in" not in told
+
+
+FOUND_BY = {
+    "word-first": "everything acknowledged is at the replica",
+    "torn-pull": "syncd prove",
+    "sequence-cursor": "syncd prove",
+    "never-again": "no daemon is stuck",
+    "orphans": "no process is left",
+}
+
+
+def test_each_defect_that_can_be_planted_is_known() -> None:
+    assert FOUND_BY.keys() == PLANTS.keys()
+
+
+@pytest.mark.parametrize("plant", full(["word-first"], [*FOUND_BY]))
+def test_a_run_with_a_defect_planted_says_so_and_keeps_everything(plant: str) -> None:
+    code, told = run("--seconds", full("4", "40"), "--seed", "5", "--plant", plant)
+    assert code == 1, told
+    assert re.search(rf"FAILED +{FOUND_BY[plant]}", told), told
+    [folder] = re.findall(r"Everything is in (\S+):", told)
+    assert (Path(folder) / "journal").exists()
+    shutil.rmtree(folder)
