@@ -5,14 +5,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-run
 BENCH_STAMP := $(VENV)/.installed-bench
+SEEDS ?= 1:100
 
-.PHONY: run test check lint bench proof clean help
+.PHONY: run test check lint bench soak proof clean help
 
 help:
 	@echo "make run    set up, start a PostgreSQL of your own, and run the daemon until Ctrl-C"
 	@echo "make test   set up and run the tests"
 	@echo "make check  ruff, mypy and the tests"
 	@echo "make bench  compare speed with other stores, side by side"
+	@echo "make soak   simulate devices, a replica and what goes wrong (SEEDS=first:count)"
 	@echo "make proof  the tests with all their counts in full"
 
 $(BIN)/python:
@@ -54,6 +56,10 @@ check: lint test
 
 proof: $(STAMP)
 	SYNCD_PROOF=1 $(BIN)/python -m pytest -n 4 --dist worksteal
+	$(MAKE) soak SEEDS=1:10000
+
+soak: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m soak $(SEEDS)
 
 bench: $(BENCH_STAMP)
 	$(BIN)/python -m bench
