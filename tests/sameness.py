@@ -1,4 +1,4 @@
-"""Whether several devices and the replica have the same: every entry, every view, every conflict."""
+"""Whether several devices and the replica have the same entries, views and conflicts."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def assert_the_same(
             assert_equal(f"{name} of device {number}", found[name], expected[name])
         assert not (problems := device.problems()), problems
         assert_only_purges_were_refused(device)
-        assert device.proof().ok
-        assert device.exchange.pending_count() == 0
+        assert (proof := device.proof()).ok, f"device {number}: {proof}"
+        assert not (waiting := device.exchange.pending_count()), f"device {number}: {waiting} wait"
     _compare_with_replica(rows_at(ask, organization_id), expected)
     assert_equal("current", *_current_by_rule(devices[-1]))
     assert {body for _, body, purge in expected["bodies"] if purge is not None} <= {b""}
@@ -116,11 +116,11 @@ def assert_the_same(
 def assert_only_purges_were_refused(device: Device) -> None:
     """Of tasks on legal hold; whoever wrote them lets it rest."""
     text = "SELECT entity FROM log WHERE refused = 'its task is on legal hold'"
-    refused = device.rows("SELECT entity FROM log WHERE refused IS NOT NULL")
-    assert refused == device.rows(text)
-    assert {entity for (entity,) in refused} <= {PURGE}
+    refused = device.rows("SELECT entity, refused FROM log WHERE refused IS NOT NULL")
+    assert [entity for entity, _ in refused] == [entity for (entity,) in device.rows(text)], refused
+    assert {entity for entity, _ in refused} <= {PURGE}, refused
     for entry in conflicts.quarantined(device.node, "open"):
-        assert entry["reason"] == "its task is on legal hold"
+        assert entry["reason"] == "its task is on legal hold", entry
         conflicts.drop(device.node, entry["entry_id"])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
@@ -12,9 +11,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from postgres import Session
+from soak.crew import alone, together
 from soak.ground import ground_on
 from soak.play import Failure, Played, play
-from soak.schedule import FAULTS, OPERATIONS, Plan, plan
+from soak.schedule import FAULTS, OPERATIONS, plan
 from soak.shrink import shortest
 
 
@@ -55,53 +55,11 @@ def _played(asked: argparse.Namespace) -> Iterator[Played]:
     seeds = _range(asked.seeds)
     if asked.steps is not None:
         kept = frozenset(int(number) for number in asked.steps.split(","))
-        yield from _alone([plan(seeds[0]).only(kept)])
+        yield from alone([plan(seeds[0]).only(kept)])
     elif asked.jobs == 1 or len(seeds) == 1:
-        yield from _alone(plan(seed) for seed in seeds)
+        yield from alone(plan(seed) for seed in seeds)
     else:
-        yield from _together(seeds, min(asked.jobs, len(seeds)))
-
-
-def _alone(plans: Iterator[Plan] | list[Plan]) -> Iterator[Played]:
-    session = Session()
-    try:
-        with ground_on(session.shared("18")) as ground:
-            for each in plans:
-                yield play(each, ground)
-    finally:
-        session.close()
-
-
-def _together(seeds: range, jobs: int) -> Iterator[Played]:
-    """Each process has a server of its own, and takes every so many-th seed."""
-    context = multiprocessing.get_context("spawn")
-    results: multiprocessing.Queue[Played | None] = context.Queue()
-    workers = [
-        context.Process(target=_work, args=(seeds[number::jobs], results), daemon=True)
-        for number in range(jobs)
-    ]
-    for worker in workers:
-        worker.start()
-    left = jobs
-    try:
-        while left:
-            found = results.get()
-            if found is None:
-                left -= 1
-            else:
-                yield found
-    finally:
-        for worker in workers:
-            worker.terminate()
-            worker.join()
-
-
-def _work(seeds: range, results: multiprocessing.Queue[Played | None]) -> None:
-    try:
-        for played in _alone(plan(seed) for seed in seeds):
-            results.put(played)
-    finally:
-        results.put(None)
+        yield from together(seeds, min(asked.jobs, len(seeds)))
 
 
 # --- telling --------------------------------------------------------------------------------------
