@@ -8,12 +8,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 
-from postgres import Session
-from soak.crew import alone, together
-from soak.ground import ground_on
-from soak.play import Failure, Played, play
+from soak import crew
+from soak.play import Failure, Played
 from soak.schedule import FAULTS, OPERATIONS, plan
 from soak.shrink import shortest
 
@@ -55,11 +52,11 @@ def _played(asked: argparse.Namespace) -> Iterator[Played]:
     seeds = _range(asked.seeds)
     if asked.steps is not None:
         kept = frozenset(int(number) for number in asked.steps.split(","))
-        yield from alone([plan(seeds[0]).only(kept)])
+        yield from crew.alone([plan(seeds[0]).only(kept)])
     elif asked.jobs == 1 or len(seeds) == 1:
-        yield from alone(plan(seed) for seed in seeds)
+        yield from crew.alone(plan(seed) for seed in seeds)
     else:
-        yield from together(seeds, min(asked.jobs, len(seeds)))
+        yield from crew.together(seeds, min(asked.jobs, len(seeds)))
 
 
 # --- telling --------------------------------------------------------------------------------------
@@ -79,7 +76,8 @@ class _Tally:
         self.operations += played.operations
         self.entries += played.entries
         self._faults += played.faults
-        self._fewest = min(self._fewest, sum(played.faults.values()))
+        if played.failure is None:
+            self._fewest = min(self._fewest, sum(played.faults.values()))
 
     def told(self, seconds: float, *, whole: bool) -> int:
         print(f"\n{self.seeds} seeds, {self.operations} operations, {self.entries} entries,"
@@ -92,7 +90,8 @@ class _Tally:
         never = [name for name in FAULTS if not self._faults[name]]
         if never:
             print(f"never happened: {', '.join(never)}")
-        print(f"each seed had at least {OPERATIONS} operations and {self._fewest} faults")
+        if self.failed < self.seeds:
+            print(f"each seed had {OPERATIONS} operations and at least {self._fewest} faults")
         return int(self.failed > 0 or bool(never))
 
 
@@ -101,14 +100,12 @@ def _tell(played: Played, failure: Failure, asked: argparse.Namespace) -> None:
     after = f"after step {failure.step}" if failure.step >= 0 else "at the end"
     print(f"\nseed {seed} fails {after}: {failure.found}")
     print(f"replay: make soak SEEDS={seed}:1")
+    if asked.steps is not None:
+        print("\n".join(played.history))
     if asked.steps is not None or not asked.shrink:
         return
-    session = Session()
-    try:
-        with ground_on(session.shared("18")) as ground:
-            short = shortest(played.plan, failure, partial(play, ground=ground), asked.shrink)
-    finally:
-        session.close()
+    with crew.playing() as play:
+        short = shortest(played.plan, failure, play, asked.shrink)
     print(f"shortest history that breaks the same invariant, {len(short.plan.steps)} steps:")
     for line in short.history:
         print(f"  {line}")

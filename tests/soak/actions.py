@@ -6,14 +6,11 @@ from contextlib import suppress
 from typing import Any
 
 from soak.machine import Machine
-from soak.world import Broken, World
-
+from soak.world import World
 from syncd import CheckpointService, conflicts, messages, offering, offers, retention, tasks, tenure
 from syncd.errors import SyncdError
 from syncd.offering import Wish
 from syncd.offers import Taker
-
-ONE_HOLDER = "one holder"
 
 
 class Noted:
@@ -38,8 +35,6 @@ class Noted:
 class Actions:
     def __init__(self, world: World) -> None:
         self.world = world
-        # Whom the replica has granted what.
-        self.granted: dict[str, tuple[str, int, str]] = {}
         self.doomed: set[str] = set()
 
     def checkpoint(self, machine: Machine, choice: int) -> str:
@@ -137,10 +132,11 @@ class Actions:
         giver = (f"agent {a % 3}", self.world.machines[0].node.store.device_id)
         with Noted(machine) as service:
             held = tenure.take(service.node, task, subject, agent, giver, 0)
-            self._note(machine, subject, held.fence, held.claim)
+            if held.fence:
+                self.world.granted(subject, held.claim.entry_id, machine.home.name)
             if b % 4 == 0:
+                self.world.released(held.claim.entry_id)
                 tenure.release(service.node, task, held.claim.entry_id)
-                self.granted.pop(subject, None)
 
     def offer(self, machine: Machine, a: int, b: int) -> None:
         with Noted(machine) as service:
@@ -151,25 +147,23 @@ class Actions:
             offer = ready[a % len(ready)]
             with Noted(machine) as service:
                 taken = offers.accept(service.node, offer.id, Taker(f"agent {b % 3}"), 0)
-            claim = taken.claim
-            self._note(machine, offer.id, claim.fence if claim else None, claim)
+            if taken.claim and not taken.provisional:
+                self.world.granted(offer.id, taken.claim.entry_id, machine.home.name)
+
+    def contend(self, machine: Machine, a: int, b: int) -> None:
+        """Two take the same offer while neither can ask the replica."""
+        other = self.world.machines[b % len(self.world.machines)]
+        for each in {machine: 0, other: 1}:
+            before, each.wire.down = each.wire.down, True
+            with suppress(SyncdError), self.world.acting(each):
+                self.accept(each, a, b)
+            each.wire.down = before
 
     def acknowledge(self, machine: Machine, a: int, b: int) -> None:
         found = [o for o in offers.everything(machine.node) if o.state == offers.ACCEPTED]
         if found:
             with Noted(machine) as service:
                 offers.acknowledge(service.node, found[a % len(found)].id)
-
-    def _note(self, machine: Machine, subject: str, fence: int | None, claim: Any) -> None:
-        """With the replica's word, a claim is granted to one."""
-        if not fence or claim is None:
-            return
-        before = self.granted.setdefault(subject, (claim.entry_id, self.world.restored, ""))
-        if before[0] != claim.entry_id and before[1] == self.world.restored:
-            raise Broken(
-                ONE_HOLDER, f"{subject} was granted to {before[0]} and to {claim.entry_id}"
-            )
-        self.granted[subject] = (claim.entry_id, self.world.restored, machine.home.name)
 
     def heartbeat(self, machine: Machine, a: int, b: int) -> None:
         with Noted(machine) as service:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from postgres import Session
@@ -13,14 +16,21 @@ from soak.play import Played, play
 from soak.schedule import Plan, plan
 
 
-def alone(plans: Iterable[Plan]) -> Iterator[Played]:
+@contextmanager
+def playing() -> Iterator[Callable[[Plan], Played]]:
+    """Plays on a server that is there for as long as this lasts."""
     session = Session()
     try:
         with ground_on(session.shared("18")) as ground:
-            for each in plans:
-                yield play(each, ground)
+            yield partial(play, ground=ground)
     finally:
         session.close()
+
+
+def alone(plans: Iterable[Plan]) -> Iterator[Played]:
+    with playing() as play_one:
+        for each in plans:
+            yield play_one(each)
 
 
 def together(seeds: range, jobs: int) -> Iterator[Played]:
@@ -37,6 +47,8 @@ def together(seeds: range, jobs: int) -> Iterator[Played]:
     try:
         while left:
             found = results.get()
+            if isinstance(found, str):
+                raise RuntimeError(found)
             if found is None:
                 left -= 1
             else:
@@ -51,5 +63,7 @@ def _work(seeds: range, results: Any) -> None:
     try:
         for played in alone(plan(seed) for seed in seeds):
             results.put(played)
-    finally:
         results.put(None)
+    except BaseException:
+        results.put(traceback.format_exc())
+        raise

@@ -11,7 +11,6 @@ from soak.actions import Actions, Noted
 from soak.machine import Machine
 from soak.network import CUT_AFTER, CUT_BEFORE, DELAY, DUPLICATE, HELD, LATE, Fault
 from soak.world import MOST_MACHINES, World
-
 from syncd import facts, sealing
 from syncd.daemon import exchanger
 from syncd.errors import SyncdError
@@ -122,7 +121,7 @@ class Faults:
         machine.disk.fail_after(1 + a % 40)
         try:
             self._quietly(do, machine, a, b)
-        except Exception:  # noqa: BLE001 (whatever a program says whose machine has no power)
+        except Exception:
             if not machine.disk.dead:
                 raise
 
@@ -154,13 +153,15 @@ class Faults:
     # --- copies -----------------------------------------------------------------------------------
 
     def clone(self, machine: Machine, a: int, b: int) -> None:
-        """The home copied to another machine, with the same login or one of its own."""
-        if len(self.world.machines) == MOST_MACHINES:
+        """The home copied to another machine, with the same login or, if nothing in it waits to be
+        sent by both, one of its own."""
+        if len(self.world.machines) == MOST_MACHINES or machine.revoked:
             return
         self.world.struck("clone")
         home = self.world.home()
         machine.copied_to(home, image=bool(a % 2))
-        login = self.world.login() if b % 3 == 0 or machine.revoked else machine.login
+        apart = b % 3 == 0 and not self._unsent(machine.entry_ids())
+        login = self.world.login() if apart else machine.login
         copy = self.world.join(home, login, machine.skew_ms)
         copy.rotated = machine.rotated
         copy.told = dict(machine.told)
@@ -190,9 +191,13 @@ class Faults:
             self.world.lasting(5 + a % 30, self._restore_replica)
 
     def _restore_replica(self) -> None:
-        """The server is stopped for that: what was under way is lost, and so are connections."""
+        """The server is stopped for that: what was under way is lost, and so are connections. Not
+        while a machine waits for a new login: it could not send again what others have of it."""
+        if any(machine.revoked for machine in self.world.machines):
+            self.world.lasting(5, self._restore_replica)
+            return
         self.world.struck("replica_restore")
-        self.world.restored += 1
+        self.world.new_history()
         for machine in self.world.machines:
             machine.wire.lose()
             machine.unplug()
@@ -202,16 +207,16 @@ class Faults:
 
     def revoke(self, machine: Machine, a: int, b: int) -> None:
         """All machines with this login are refused, until each is given one of its own."""
-        if machine.revoked:
+        login = machine.login
+        concerned = [other for other in self.world.machines if other.login is login]
+        if machine.revoked or any(self._shared(m, m.entry_ids()) for m in concerned):
             return
         self.world.struck("revoke")
-        login = machine.login
-        for other in self.world.machines:
-            if other.login is login:
-                other.revoked = True
-                other.wire.lose()
-                other.unplug()
-                self.world.lasting(5 + a % 25, partial(self._admit, other))
+        for other in concerned:
+            other.revoked = True
+            other.wire.lose()
+            other.unplug()
+            self.world.lasting(5 + a % 25, partial(self._admit, other))
         self.world.revoke(login)
 
     def _admit(self, machine: Machine) -> None:
@@ -244,9 +249,12 @@ class Faults:
 
     def _shared(self, machine: Machine, entries: set[str]) -> bool:
         """Whether some of these are on another machine too, and not at the replica."""
-        unsent = entries - {row[2] for row in self.world.ground.log()}
+        unsent = self._unsent(entries)
         others = (other for other in self.world.machines if other is not machine)
         return any(unsent & other.entry_ids() for other in others)
+
+    def _unsent(self, entries: set[str]) -> set[str]:
+        return entries - {row[2] for row in self.world.ground.log()}
 
     # --- versions ---------------------------------------------------------------------------------
 
@@ -275,6 +283,7 @@ class Faults:
     def older_home(self, machine: Machine, a: int, b: int) -> None:
         """The release before this one has used the home until now."""
         self.world.struck("older_home")
+        machine.disk.full = False
         machine.close()
         with closing(sqlite3.connect(machine.home / "context.db", isolation_level=None)) as home:
             home.executescript(_YOUNGEST)

@@ -18,6 +18,7 @@ from replicas import Cloud, cloud_on
 from syncd.replica import link
 from syncd.replica.columns import register
 from syncd.replica.login import Login
+from syncd.sql import POSTGRES_VERSION
 
 IDLE = psycopg.pq.TransactionStatus.IDLE
 # In this order none refers to what is not there yet.
@@ -142,8 +143,8 @@ class Ground:
     def set_version(self, step: int) -> None:
         """A replica that is one release older than the devices, or one newer."""
         self.sql("DELETE FROM syncd.schema_migrations WHERE name = 'soak'")
-        text = "UPDATE syncd.schema_migrations SET version = abs(version) * %s WHERE name LIKE '0002%%'"
-        self.sql(text, -1 if step < 0 else 1)
+        sign = "UPDATE syncd.schema_migrations SET version = abs(version) * %s WHERE name LIKE %s"
+        self.sql(sign, -1 if step < 0 else 1, f"{POSTGRES_VERSION:04}%")
         if step > 0:
             self.sql(
                 "INSERT INTO syncd.schema_migrations SELECT max(version) + 1, 'soak', now()"

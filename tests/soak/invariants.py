@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import orjson
-from soak.machine import Machine
-from soak.world import Broken, World
 
+from soak.machine import Machine
+from soak.world import BrokenError, World
+from syncd import tenure
 from syncd.entry import header_bytes
 from syncd.seal import chain_value, digest
 
@@ -30,8 +31,8 @@ _LOG = (
     " meta, hash, previous, chain, effective_hlc, cloud_seq, batch, refused, purged, body FROM log"
 )
 _VIEWS = (
-    "SELECT c.id, l.entry_id, c.task_id, c.parent_id, c.hlc, c.device_id, c.final FROM checkpoints c"
-    " JOIN log l ON l.seq = c.seq ORDER BY c.id",
+    "SELECT c.id, l.entry_id, c.task_id, c.parent_id, c.hlc, c.device_id, c.final"
+    " FROM checkpoints c JOIN log l ON l.seq = c.seq ORDER BY c.id",
     "SELECT id, kind, winner, loser, state FROM conflicts ORDER BY id",
     "SELECT task_id, agent_id, device_id, since, until FROM fences ORDER BY 1, 2, 3, 4",
     "SELECT id, status, budget, retention, revision FROM tasks ORDER BY id",
@@ -74,6 +75,7 @@ class Watcher:
         self._seen: dict[frozenset[Any], tuple[Any, str]] = {}
         self._replica: list[tuple[Any, ...]] = []
         self._restored = 0
+        self._calls = -1
         self._bases: dict[str, list[str]] = {}
 
     def look(self) -> None:
@@ -93,12 +95,15 @@ class Watcher:
         if self._restored != self.world.restored:
             self._restored, self._replica = self.world.restored, []
             self._versions = {}
+        if self._calls == self.world.calls:
+            return
+        self._calls = self.world.calls
         if ground.last() == len(self._replica):
             return
         self._replica += ground.log(len(self._replica))
         numbers = [row[0] for row in self._replica]
         if numbers != list(range(1, len(numbers) + 1)):
-            raise Broken(CONTIGUOUS, f"the replica has given out {_gaps(numbers)}")
+            raise BrokenError(CONTIGUOUS, f"the replica has given out {_gaps(numbers)}")
 
     # --- a machine --------------------------------------------------------------------------------
 
@@ -114,32 +119,33 @@ class Watcher:
             self._look_at_row(machine, row)
         self._look_at_chains(machine, rows)
         self._look_at_cursor(machine, rows)
+        self._look_at_holders(machine, rows)
         self._look_at_heads(machine, rows)
         self._look_at_views(machine, rows)
 
     def _look_at_acknowledged(self, machine: Machine, rows: list[Row]) -> None:
         here = {row.entry_id for row in rows}
         if gone := machine.told.keys() - here:
-            raise Broken(DURABLE, f"{machine.home.name} has lost {sorted(gone)}")
+            raise BrokenError(DURABLE, f"{machine.home.name} has lost {sorted(gone)}")
 
     def _look_at_row(self, machine: Machine, row: Row) -> None:
         state = f"{row.refused} {row.purged} {len(row.body)}"
         if (row.chain, state) in self._sound:
             return
-        if chain_value(row.previous, header_bytes(row[:12]), row.hash) != row.chain:
-            if row.refused is None:
-                raise Broken(CHAINS, f"{machine.home.name}: the header of {row.entry_id}")
-        elif row.refused is None and row.purged is None and not row.key_id:
-            if digest(row.body) != row.hash:
-                raise Broken(CHAINS, f"{machine.home.name}: the body of {row.entry_id}")
         self._sound.add((row.chain, state))
+        if row.refused is not None:
+            return
+        if chain_value(row.previous, header_bytes(row[:12]), row.hash) != row.chain:
+            raise BrokenError(CHAINS, f"{machine.home.name}: the header of {row.entry_id}")
+        if row.purged is None and not row.key_id and digest(row.body) != row.hash:
+            raise BrokenError(CHAINS, f"{machine.home.name}: the body of {row.entry_id}")
 
     def _look_at_chains(self, machine: Machine, rows: list[Row]) -> None:
         place = {(row.device_id, row.device_seq): row.chain for row in rows}
         for row in rows:
             before = place.get((row.device_id, row.device_seq - 1))
             if before != row.previous and (row.device_seq > 1 or any(row.previous)):
-                raise Broken(
+                raise BrokenError(
                     CHAINS,
                     f"{machine.home.name}: number {row.device_seq} of {row.device_id}"
                     f" ({row.entry_id}) does not follow the one before",
@@ -157,7 +163,7 @@ class Watcher:
         here = {row.chain for row in rows}
         lacking = [row[0] for row in self._replica[:cursor] if row[5] not in here]
         if lacking and not self._is_quarantined(machine, lacking):
-            raise Broken(
+            raise BrokenError(
                 CONTIGUOUS,
                 f"{machine.home.name} is at number {cursor} and has never seen {lacking}",
             )
@@ -165,6 +171,21 @@ class Watcher:
     def _is_quarantined(self, machine: Machine, numbers: list[int]) -> bool:
         known = {row[0] for row in machine.rows("SELECT entry_id FROM quarantine")}
         return all(self._replica[number - 1][2] in known for number in numbers)
+
+    # --- who holds what ---------------------------------------------------------------------------
+
+    def _look_at_holders(self, machine: Machine, rows: list[Row]) -> None:
+        """Who has all that the replica had before a claim knows whether it came first."""
+        claims = [row for row in rows if row.entity == "lease"]
+        for row in claims:
+            if row.op == "release":
+                self.world.released(*self._based_on(row))
+        with self.world.acting(machine):
+            cursor, _ = machine.exchange.cursor()
+            for task in {row.entity_id for row in claims}:
+                for claim in tenure.standing(machine.node, task):
+                    if claim.fence and cursor >= claim.fence:
+                        self.world.granted(claim.subject, claim.entry_id, machine.home.name)
 
     # --- which version counts ---------------------------------------------------------------------
 
@@ -178,7 +199,7 @@ class Watcher:
         viewed = dict(machine.rows(text))
         for name in ruled.keys() | viewed.keys():
             if ruled.get(name) != viewed.get(name):
-                raise Broken(
+                raise BrokenError(
                     HEADS,
                     f"{machine.home.name} takes {viewed.get(name)} for the current version of"
                     f" {name}, the rule says {ruled.get(name)}",
@@ -210,7 +231,7 @@ class Watcher:
         for mine, theirs in zip(views, before, strict=True):
             if mine != theirs:
                 differ = set(mine) ^ set(theirs)
-                raise Broken(
+                raise BrokenError(
                     HEADS, f"{machine.home.name} and {whose} have the same log, and not {differ}"
                 )
 
@@ -227,7 +248,7 @@ class Watcher:
         with self.world.acting(machine):
             waiting = machine.exchange.pending_count()
         if waiting:
-            raise Broken(
+            raise BrokenError(
                 SCHEDULED, f"{machine.home.name} has {waiting} to send and the daemon sleeps"
                 f" until {wakes} ({daemon.breaker.state}, {daemon.cloud.last_error})",
             )  # fmt: skip

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devices import Device, folder, share_key
+
 from soak.disk import Disk, shim
 from soak.network import Line, Wire
-
 from syncd import CheckpointService, config
 from syncd.daemon import exchanger
 from syncd.daemon.exchanger import Exchanger
@@ -86,6 +86,7 @@ class Machine(Device):
         self.backup: Path | None = None
         self.revoked = False
         self._inspector: sqlite3.Connection | None = None
+        self._pipe: tuple[int, ...] = ()
         shim().watch(self.disk)
         if not home.exists():
             for name in _FOLDERS:
@@ -115,6 +116,7 @@ class Machine(Device):
             self.node, self.service = self.program()
             self._daemon_node = _Node(self)
             self.exchanger = Exchanger(self._daemon_node, lambda: None)
+            self._pipe = self.exchanger._bell, self.exchanger._rope
 
     def program(self) -> tuple[Node, CheckpointService]:
         """One more that has the home open."""
@@ -128,8 +130,9 @@ class Machine(Device):
                 self._inspector = None
             self.node.close()
             self._daemon_node.close()
-            for descriptor in (self.exchanger._bell, self.exchanger._rope):
+            for descriptor in self._pipe:
                 os.close(descriptor)
+            self._pipe = ()
             self.wire.daemon = None
 
     def leave(self) -> None:

@@ -94,6 +94,7 @@ class Wire:
         """What is on its way arrives."""
         waiting, self.in_flight = self.in_flight, []
         for call in waiting:
+            self.world.reached_replica()
             call.arrive(self.world.ground.connection(call.dsn))
 
     def lose(self) -> None:

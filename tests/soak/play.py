@@ -7,14 +7,14 @@ from contextlib import closing
 from typing import NamedTuple
 
 from sameness import assert_the_same
+
 from soak.actions import Actions
 from soak.faults import Faults
 from soak.ground import Ground
 from soak.invariants import CONVERGE, LOST, PROVE, SURPRISE, Watcher
 from soak.machine import Machine
 from soak.schedule import Plan, Step
-from soak.world import Broken, World, world_of
-
+from soak.world import BrokenError, World, world_of
 from syncd import conflicts, proof
 from syncd.errors import SyncdError
 
@@ -67,7 +67,7 @@ class _Game:
                 self.watcher.look()
             number = -1
             self._end()
-        except Broken as broken:
+        except BrokenError as broken:
             return Failure(number, broken.invariant, str(broken))
         except (Exception, AssertionError) as error:  # noqa: BLE001 (it is the finding)
             import traceback
@@ -94,7 +94,7 @@ class _Game:
     def _look_for_surprises(self) -> None:
         for machine in self.world.machines:
             if machine.exchanger.cloud.last_error.startswith("unexpected"):
-                raise Broken(SURPRISE, machine.exchanger.cloud.last_error)
+                raise BrokenError(SURPRISE, machine.exchanger.cloud.last_error)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -124,7 +124,9 @@ class _Game:
             f" {m.exchanger.cloud.last_error}"
             for m in self.world.machines
         )
-        raise Broken(CONVERGE, f"after {_ROUNDS} minutes the replica is at {self._last()}; {told}")
+        raise BrokenError(
+            CONVERGE, f"after {_ROUNDS} minutes the replica is at {self._last()}; {told}"
+        )
 
     def _last(self) -> int:
         return self.world.ground.last()
@@ -141,7 +143,7 @@ class _Game:
             return
         if not (self.world.faults["replica_restore"] and self.world.faults["device_restore"]):
             lacks = {m.home.name: machine_proof(m) for m in self.world.machines}
-            raise Broken(PROVE, f"{lacks}")
+            raise BrokenError(PROVE, f"{lacks}")
         ground = self.world.ground
         ground.cloud.admin.set_recovery(ground.organization, is_open=True)
         for machine in self.world.machines:
@@ -168,11 +170,11 @@ class _Game:
                 self.world.machines, self.world.ground.sql, self.world.ground.organization
             )
         except AssertionError as error:
-            raise Broken(CONVERGE, str(error)) from None
+            raise BrokenError(CONVERGE, str(error)) from None
         self.entries = len(found)
         for machine in self.world.machines:
             if not machine_proof(machine).ok:
-                raise Broken(PROVE, f"{machine.home.name}: {machine_proof(machine)}")
+                raise BrokenError(PROVE, f"{machine.home.name}: {machine_proof(machine)}")
         lost = {
             name
             for name, body in told.items()
@@ -181,7 +183,7 @@ class _Game:
             and not _refused(fresh, name)
         }
         if lost:
-            raise Broken(LOST, f"{sorted(lost)}")
+            raise BrokenError(LOST, f"{sorted(lost)}")
 
 
 def _refused(machine: Machine, entry_id: str) -> bool:

@@ -17,9 +17,9 @@ _CHOICES = 1_000
 # How often each of these happens, among all that users and daemons do.
 _WEIGHTS = {
     "create": 20, "create_named": 7, "update": 22, "finalize": 4, "link": 4, "describe_task": 5,
-    "resolve": 6, "erase": 3, "retain": 3, "claim": 4, "offer": 7, "accept": 12,
-    "acknowledge": 4, "heartbeat": 3, "message": 3, "sync": 22, "tick": 50, "wait": 14,
-    "write_beside": 6, "copy": 3, "back_up_replica": 2,
+    "resolve": 6, "erase": 3, "retain": 3, "claim": 4, "offer": 7, "accept": 9,
+    "contend": 4, "acknowledge": 4, "heartbeat": 3, "message": 3, "sync": 22, "tick": 50,
+    "wait": 14, "write_beside": 6, "copy": 3, "back_up_replica": 2,
 }  # fmt: skip
 FAULTS = (
     "cut_before", "cut_after", "duplicate", "delay", "late", "held", "offline", "lost_news",
@@ -49,7 +49,9 @@ class Step(NamedTuple):
         return self.what in FAULTS
 
     def __str__(self) -> str:
-        return f"{self.number:>4}  +{self.wait_ms / 1000:<6g} {self.what:<18} {self.a:>3} {self.b:>3}"
+        return (
+            f"{self.number:>4}  +{self.wait_ms / 1000:<6g} {self.what:<18} {self.a:>3} {self.b:>3}"
+        )
 
 
 class Plan(NamedTuple):
@@ -78,8 +80,8 @@ def plan(seed: int) -> Plan:
 
 
 def _step(number: int, what: str, chance: random.Random) -> Step:
-    choices = (chance.randrange(_CHOICES) for _ in range(3))
-    return Step(number, what, *choices, _pause(what, chance))
+    who, a, b = (chance.randrange(_CHOICES) for _ in range(3))
+    return Step(number, what, who, a, b, _pause(what, chance))
 
 
 def _pause(what: str, chance: random.Random) -> int:

@@ -14,12 +14,12 @@ from unittest.mock import patch
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from devices import folder
+
 from soak.disk import shim
 from soak.ground import Ground
 from soak.machine import Machine, blank
 from soak.network import Executor, Wire
 from soak.schedule import Plan
-
 from syncd import clock, disk, entry, exchange, seal, sync, tenure
 from syncd.daemon import exchanger
 from syncd.replica import device as replica_device
@@ -27,9 +27,10 @@ from syncd.replica.login import Login
 
 _BEGIN_MS = 1_800_000_000_000
 MOST_MACHINES = 5
+ONE_HOLDER = "a task that was claimed has one holder"
 
 
-class Broken(AssertionError):
+class BrokenError(AssertionError):
     """An invariant does not hold: which one, and what was found."""
 
     def __init__(self, invariant: str, found: str) -> None:
@@ -53,6 +54,9 @@ class World:
         self.events: list[str] = []
         self.replica_skew_ms = 0
         self.restored = 0
+        self.calls = 0
+        self._granted: dict[str, tuple[str, str]] = {}
+        self._released: set[str] = set()
         self._acting: list[Machine] = []
         self._logins: list[Login] = []
         self._lasting: list[tuple[int, Callable[[], None]]] = []
@@ -80,6 +84,7 @@ class World:
         self.now_ms += ms
 
     def reached_replica(self) -> None:
+        self.calls += 1
         self.ground.set_clock(self.now_ms + self.replica_skew_ms)
 
     # --- what happens -----------------------------------------------------------------------------
@@ -93,6 +98,29 @@ class World:
             wire = machine.wire
             if wire is not by and wire.daemon is not None and not wire.deaf:
                 wire.news = True
+
+    def granted(self, subject: str, claim: str, who: str) -> None:
+        """Somebody has the replica's word that a claim holds: nobody may ever have it for another,
+        unless that one was let go."""
+        if claim in self._released:
+            return
+        before, whom = self._granted.setdefault(subject, (claim, who))
+        if before == claim:
+            return
+        if before not in self._released:
+            raise BrokenError(
+                ONE_HOLDER,
+                f"{subject} is held by claim {before} ({whom} says), and by {claim} ({who} says)",
+            )
+        self._granted[subject] = claim, who
+
+    def released(self, *claims: str) -> None:
+        self._released.update(claims)
+
+    def new_history(self) -> None:
+        """The replica was restored: numbers are given out anew, and with them what was claimed."""
+        self.restored += 1
+        self._granted = {}
 
     def lasting(self, steps: int, end: Callable[[], None]) -> None:
         """Something that ends after so many more steps."""
