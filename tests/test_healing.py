@@ -211,6 +211,27 @@ def test_a_copy_with_a_login_of_its_own_leaves_the_old_id_to_the_original(
     assert device_of(copy) != device_of(ann)
 
 
+def test_what_a_restored_replica_lost_of_a_revoked_login_is_not_written_again_under_a_new_id(
+    team: Team,
+) -> None:
+    """Others have it under the old one, and could not take it twice."""
+    ann, bob, _ = team.three()
+    ann.create()
+    team.settle(ann, bob)
+    dump = team.dumped()
+    ann.create("u")
+    team.settle(ann, bob)
+    second = bob.json("device", "add", "second")["dsn"]
+    team.restored(dump)
+    ann.create("v")
+    ann.environment["SYNCD_CLOUD_DSN"] = second
+    team.settle(ann, bob)
+    assert bob.sql("SELECT * FROM quarantine") == []
+    team.administrator().ok("admin", "recovery", "open", team.organization)
+    assert bob.json("prove", "--repair")["ok"]
+    team.agree()
+
+
 def test_a_copy_that_has_written_nothing_yet_follows_until_it_writes(
     team: Team, tmp_path: Path
 ) -> None:
@@ -337,6 +358,25 @@ def test_what_a_fast_clock_wrote_wins_for_five_minutes_at_most(team: Team, skew_
     assert cem.json("checkpoint", "show", first)["revision"] == later
     [conflict] = cem.json("conflicts", "list")
     assert (conflict["winner"], conflict["loser"]) == (later, fast)
+
+
+def test_branches_are_found_though_the_replicas_clock_was_set_back(team: Team) -> None:
+    """Children are then earlier than the parent that they name."""
+    ann, bob, cem = team.three()
+    root = ann.create()
+    team.settle(ann, bob, cem)
+    team.sql(
+        "CREATE OR REPLACE FUNCTION syncd.clock() RETURNS timestamptz LANGUAGE sql STABLE"
+        " AS $$SELECT clock_timestamp() - interval '20 minutes'$$"
+    )
+    ann.create("t", "--parent", root)
+    bob.create("t", "--parent", root)
+    team.agree()
+    for machine in (ann, bob, cem, team.machine()):
+        machine.sync()
+        [conflict] = machine.json("conflicts", "list")
+        assert (conflict["kind"], conflict["bases"]) == ("fork", [root])
+        assert machine.json("rebuild")["differences"] == []
 
 
 # --- a machine was lost ---------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
+from typing import NamedTuple
 
 from soak.actions import Actions, Noted
 from soak.machine import Machine
@@ -14,6 +15,7 @@ from soak.world import MOST_MACHINES, World
 from syncd import facts, sealing
 from syncd.daemon import exchanger
 from syncd.errors import SyncdError
+from syncd.sql import queries
 
 _MINUTE, _HOUR = 60_000, 3_600_000
 _JUMPS = (0, 4 * _MINUTE, -20 * _MINUTE, 3 * _HOUR, -3 * _HOUR, 10 * 365 * 24 * _HOUR)
@@ -26,6 +28,29 @@ DROP INDEX log_by_kind; DROP TABLE fences; DROP TABLE presence; DROP TABLE sourc
 DELETE FROM _sqlite_migrations WHERE name LIKE '0003%'; DELETE FROM state WHERE name = 'views';
  PRAGMA user_version = 2;
 """
+
+# How often a restore is put off that would leave what only a person can put right.
+_TRIES = 4
+
+
+class _Home(NamedTuple):
+    """The entries of a home by their device, and which devices it has been."""
+
+    entries: dict[str, str]
+    own: set[str]
+
+    @classmethod
+    def of(cls, connection: sqlite3.Connection) -> _Home:
+        entries = dict(connection.execute("SELECT entry_id, device_id FROM log"))
+        return cls(entries, {row[0] for row in connection.execute(queries()["own_ids"])})
+
+
+def _orphaned(homes: list[_Home], at_replica: set[str]) -> bool:
+    """Whether the replica and whoever wrote it would both have forgotten something that others
+    have. Whoever then writes on gives the same numbers to something else; to put that right is an
+    administrator's business, before anybody writes."""
+    kept = {entry for home in homes for entry, device in home.entries.items() if device in home.own}
+    return any(entry not in at_replica | kept for home in homes for entry in home.entries)
 
 
 class Faults:
@@ -173,9 +198,16 @@ class Faults:
         else:
             self._restore(machine)
 
-    def _restore(self, machine: Machine) -> None:
+    def _restore(self, machine: Machine, tries: int = _TRIES) -> None:
         """What was only on this disk after the copy is gone: nobody can bring that back."""
-        if machine.backup is None or self._claimed_twice(machine):
+        assert machine.backup
+        with closing(sqlite3.connect(machine.backup)) as copy:
+            before = _Home.of(copy)
+        homes = [_Home.of(m.inspector) for m in self.world.machines if m is not machine]
+        at_replica = {row[2] for row in self.world.ground.log()}
+        if self._claimed_twice(machine, before) or _orphaned([before, *homes], at_replica):
+            if tries:
+                self.world.lasting(8, partial(self._restore, machine, tries - 1))
             return
         self.world.struck("device_restore")
         machine.wire.land()
@@ -190,11 +222,17 @@ class Faults:
             self.actions.back_up_replica(machine, a, b)
             self.world.lasting(5 + a % 30, self._restore_replica)
 
-    def _restore_replica(self) -> None:
+    def _restore_replica(self, tries: int = _TRIES) -> None:
         """The server is stopped for that: what was under way is lost, and so are connections. Not
         while a machine waits for a new login: it could not send again what others have of it."""
-        if any(machine.revoked for machine in self.world.machines):
-            self.world.lasting(5, self._restore_replica)
+        homes = [_Home.of(machine.inspector) for machine in self.world.machines]
+        kept, purges = self.world.ground.kept()
+        waiting = any(machine.revoked for machine in self.world.machines)
+        if waiting or purges or _orphaned(homes, kept):
+            if purges:
+                self.world.ground.back_up()
+            if tries:
+                self.world.lasting(8, partial(self._restore_replica, tries - 1))
             return
         self.world.struck("replica_restore")
         self.world.new_history()
@@ -238,14 +276,11 @@ class Faults:
             machine.exchanger.want(exchanger.RELOAD)
         return True
 
-    def _claimed_twice(self, machine: Machine) -> bool:
+    def _claimed_twice(self, machine: Machine, before: _Home) -> bool:
         """Whether an entry would go under one id here, since its key is gone, and under another on
         a copy of the home that has it signed: that looks like an attack, and is in quarantine
         until somebody decides."""
-        assert machine.backup
-        with closing(sqlite3.connect(machine.backup)) as copy:
-            entries = {row[0] for row in copy.execute("SELECT entry_id FROM log")}
-        return machine.rotated and self._shared(machine, entries)
+        return machine.rotated and self._shared(machine, set(before.entries))
 
     def _shared(self, machine: Machine, entries: set[str]) -> bool:
         """Whether some of these are on another machine too, and not at the replica."""

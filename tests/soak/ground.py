@@ -166,6 +166,18 @@ class Ground:
     def has_backup(self) -> bool:
         return bool(self.sql("SELECT FROM soak.organization"))
 
+    def kept(self) -> tuple[set[str], bool]:
+        """The entries of the backup; whether the replica has purges that are not among them, which
+        after a restore a legal hold may keep out."""
+        kept = {row[0] for row in self.sql("SELECT entry_id::text FROM soak.log")}
+        purges = {
+            row[0]
+            for row in self.sql(
+                "SELECT entry_id::text FROM syncd.log WHERE entity = 'purge' AND refused IS NULL"
+            )
+        }
+        return kept, bool(purges - kept)
+
     def restore(self) -> None:
         """The whole organization as it was then; who belongs to it stays."""
         self.sql(

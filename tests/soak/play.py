@@ -141,7 +141,7 @@ class _Game:
         send it once the administrator has opened recovery."""
         if all(machine_proof(machine).ok for machine in self.world.machines):
             return
-        if not (self.world.faults["replica_restore"] and self.world.faults["device_restore"]):
+        if not self.world.faults["replica_restore"]:
             lacks = {m.home.name: machine_proof(m) for m in self.world.machines}
             raise BrokenError(PROVE, f"{lacks}")
         ground = self.world.ground
