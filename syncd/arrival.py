@@ -333,11 +333,19 @@ class _Arrival:
         sealed = {entry.key_id for entry in self.entries if entry.key_id}
         self._exchange.store.missing_keys(name for name in sealed if not self._vault.has(name))
         self._exchange.put_anchor(self._head, self._hlc)
+        self._acknowledge()
         if self._all_sent:  # what came from there need not be looked at when sending
             self._exchange.put_state("push_seq", str(self._seq))
         if self._exchange.run("quarantined", None).fetchone():
             taken = [entry.entry_id for entry in self.entries]
             self._exchange.run("release", orjson.dumps(taken).decode())
+
+    def _acknowledge(self) -> None:
+        """What came back of this device's own, the replica has: should it forget that, it gets it
+        again."""
+        back = self._heads.get(self._own)
+        if back is not None and back.device_seq > self._exchange.acknowledged().device_seq:
+            self._exchange.acknowledge(back)
 
     def _purge(self) -> None:
         """The purges of the page, whose word counts now that the replica has taken it."""

@@ -11,6 +11,7 @@ import orjson
 from syncd import clock
 from syncd.entry import CHECKPOINT, CREATE, LEASE, PURGE, Entry
 from syncd.errors import SyncdError
+from syncd.projection import rebuild
 from syncd.purges import purge_in, take_effect
 from syncd.replica import Verdict
 from syncd.seal import GENESIS
@@ -190,6 +191,7 @@ class Exchange:
                 self.run("forget_place", seq)
                 first = min(first, seq)
             self.put_state("push_seq", str(first - 1))
+            rebuild(self.store)  # of branches, only what the replica has counts
 
     def mark(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> None:
         """Keep what the replica said about each entry."""

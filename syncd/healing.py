@@ -108,6 +108,7 @@ def resend_after(exchange: Exchange, number: int) -> None:
         if first is not None:
             exchange.put_state("push_seq", str(first - 1))
         exchange.acknowledge(Head(number, chain))
+        rebuild(exchange.store)  # of branches, only what the replica has counts
 
 
 def roll_back(exchange: Exchange, replica: Replica) -> None:

@@ -124,6 +124,23 @@ def test_a_device_restored_to_before_its_first_exchange(team: Team) -> None:
     team.agree()
 
 
+def test_what_came_back_to_a_restored_device_is_sent_again_to_a_restored_replica(
+    team: Team,
+) -> None:
+    ann, bob, _ = team.three()
+    first = ann.create()
+    team.settle(ann, bob)
+    backup, dump = ann.json("backup", "create"), team.dumped()
+    ann.update(first, "after both")
+    team.settle(ann, bob)
+    ann.restored(backup)
+    assert ann.sync()["pulled"] == 1
+    team.restored(dump)
+    ann.create("u")
+    assert ann.sync()["pushed"] == 2
+    team.agree()
+
+
 # --- a home was copied ----------------------------------------------------------------------------
 
 
@@ -218,10 +235,10 @@ def test_what_a_restored_replica_lost_of_a_revoked_login_is_not_written_again_un
     ann, bob, _ = team.three()
     ann.create()
     team.settle(ann, bob)
+    second = bob.json("device", "add", "second")["dsn"]
     dump = team.dumped()
     ann.create("u")
     team.settle(ann, bob)
-    second = bob.json("device", "add", "second")["dsn"]
     team.restored(dump)
     ann.create("v")
     ann.environment["SYNCD_CLOUD_DSN"] = second
