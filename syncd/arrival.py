@@ -200,6 +200,7 @@ class _Arrival:
         self._keys = keys
         self._own = exchange.device_id
         self._head = exchange.head()
+        self._told = START
         newest = exchange.store.row("newest")
         self._seq = newest[0] if newest else 0
         self._all_sent = exchange.sent_to() == self._seq
@@ -227,7 +228,7 @@ class _Arrival:
         if row.device_id == self._own:
             if previous != self._head.chain:
                 raise DivergedError("this device wrote while its own entries came back")
-            self._head = Head(row.device_seq, row.chain)
+            self._head = self._told = Head(row.device_seq, row.chain)
         self._seq += 1
         self._add(entry_at(self._seq, row, previous), meta)
         self._heads[row.device_id] = Head(row.device_seq, row.chain)
@@ -253,6 +254,8 @@ class _Arrival:
         if found is None:
             self._fill(row)
             return
+        if row.device_id == self._own:
+            self._told = Head(row.device_seq, row.chain)
         seq, _, *place, entity, entity_id, refused = found
         # What was refused has a place in time on its own device only.
         hlc = row.effective_hlc if row.refused is None else place[2]
@@ -341,11 +344,10 @@ class _Arrival:
             self._exchange.run("release", orjson.dumps(taken).decode())
 
     def _acknowledge(self) -> None:
-        """What came back of this device's own, the replica has: should it forget that, it gets it
-        again."""
-        back = self._heads.get(self._own)
-        if back is not None and back.device_seq > self._exchange.acknowledged().device_seq:
-            self._exchange.acknowledge(back)
+        """What is told of this device's own, the replica has, whether it has said so before or not:
+        should it forget that, it gets it again."""
+        if self._told.device_seq > self._exchange.acknowledged().device_seq:
+            self._exchange.acknowledge(self._told)
 
     def _purge(self) -> None:
         """The purges of the page, whose word counts now that the replica has taken it."""

@@ -141,6 +141,27 @@ def test_what_came_back_to_a_restored_device_is_sent_again_to_a_restored_replica
     team.agree()
 
 
+def test_what_was_sent_without_an_answer_is_sent_again_to_a_restored_replica(team: Team) -> None:
+    """The device has heard of it only when it fetched."""
+    ann, bob, _ = team.three()
+    first = ann.create()
+    team.settle(ann, bob)
+    dump, acknowledged, sent = team.dumped(), ann.state("acknowledged"), ann.state("push_seq")
+    ann.update(first, "sent, and the answer lost")
+    ann.sync()
+    place = "UPDATE state SET value = ? WHERE name = ?"
+    ann.sql(place, acknowledged, "acknowledged")
+    ann.sql(place, sent, "push_seq")
+    ann.sql("UPDATE log SET cloud_seq = NULL, batch = NULL WHERE cloud_seq = 2")
+    ann.sql("DELETE FROM batches WHERE cloud_seq = 2")
+    ann.ok("sync", "--pull-only")
+    assert ann.state("acknowledged") != acknowledged
+    team.restored(dump)
+    ann.create("u")
+    assert ann.sync()["pushed"] == 2
+    team.agree()
+
+
 # --- a home was copied ----------------------------------------------------------------------------
 
 
