@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-run
 BENCH_STAMP := $(VENV)/.installed-bench
+SEEDS ?= 1:100
 
-.PHONY: run test check lint bench scale proof chaos clean help
+.PHONY: run test check lint bench scale soak chaos proof clean help
 
 help:
 	@echo "make run    set up, start a PostgreSQL of your own, and run the daemon until Ctrl-C"
@@ -14,6 +15,7 @@ help:
 	@echo "make check  ruff, mypy and the tests"
 	@echo "make bench  compare speed with other stores, side by side"
 	@echo "make scale  a thousand devices at once, long histories: how far one server goes"
+	@echo "make soak   simulate devices, a replica and what goes wrong (SEEDS=first:count)"
 	@echo "make proof  the tests with all their counts in full"
 	@echo "make chaos  kill and starve real processes for ten minutes (SECONDS=60: one), then prove"
 
@@ -56,6 +58,10 @@ check: lint test
 
 proof: $(STAMP)
 	SYNCD_PROOF=1 $(BIN)/python -m pytest -n 4 --dist worksteal
+	$(MAKE) soak SEEDS=1:10000
+
+soak: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m soak $(SEEDS)
 
 # Not that of the shell, which counts.
 SECONDS := 600

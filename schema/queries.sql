@@ -591,6 +591,11 @@ INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 -- The first version of a checkpoint, unless there are others.
 INSERT OR IGNORE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- earlier_than_parent --
+-- Whether one of some new checkpoints, given with their parents, may be earlier than its parent.
+SELECT 1 FROM json_each(?) n LEFT JOIN checkpoints p ON p.id = n.value ->> 0
+WHERE n.value ->> 0 <> '' AND (p.id IS NULL OR p.hlc > n.value ->> 1) LIMIT 1
+
 -- several_writers --
 -- Whether several devices wrote checkpoints of a task since some time, or older ones have moved.
 SELECT MIN(device_id) <> MAX(device_id) OR EXISTS (

@@ -200,6 +200,7 @@ class _Arrival:
         self._keys = keys
         self._own = exchange.device_id
         self._head = exchange.head()
+        self._told = START
         newest = exchange.store.row("newest")
         self._seq = newest[0] if newest else 0
         self._all_sent = exchange.sent_to() == self._seq
@@ -228,7 +229,7 @@ class _Arrival:
         if row.device_id == self._own:
             if previous != self._head.chain:
                 raise DivergedError("this device wrote while its own entries came back")
-            self._head = Head(row.device_seq, row.chain)
+            self._head = self._told = Head(row.device_seq, row.chain)
         self._seq += 1
         self._add(entry_at(self._seq, row, previous), meta)
         self._heads[row.device_id] = Head(row.device_seq, row.chain)
@@ -254,6 +255,8 @@ class _Arrival:
         if found is None:
             self._fill(row)
             return
+        if row.device_id == self._own:
+            self._told = Head(row.device_seq, row.chain)
         seq, _, *place, entity, entity_id, refused = found
         # What was refused has a place in time on its own device only.
         hlc = row.effective_hlc if row.refused is None else place[2]
@@ -334,11 +337,18 @@ class _Arrival:
         sealed = {entry.key_id for entry in self.entries if entry.key_id}
         self._exchange.store.missing_keys(name for name in sealed if not self._vault.has(name))
         self._exchange.put_anchor(self._head, self._hlc)
+        self._acknowledge()
         if self._all_sent:  # what came from there need not be looked at when sending
             self._exchange.put_state("push_seq", str(self._seq))
         if self._exchange.run("quarantined", None).fetchone():
             taken = [entry.entry_id for entry in self.entries]
             self._exchange.run("release", orjson.dumps(taken).decode())
+
+    def _acknowledge(self) -> None:
+        """What is told of this device's own, the replica has, whether it has said so before or not:
+        should it forget that, it gets it again."""
+        if self._told.device_seq > self._exchange.acknowledged().device_seq:
+            self._exchange.acknowledge(self._told)
 
     def _purge(self) -> None:
         """The purges of the page, whose word counts now that the replica has taken it."""

@@ -11,6 +11,7 @@ import orjson
 from syncd import clock
 from syncd.entry import CHECKPOINT, CREATE, LEASE, PURGE, Entry
 from syncd.errors import SyncdError
+from syncd.projection import rebuild
 from syncd.purges import purge_in, take_effect
 from syncd.replica import Verdict
 from syncd.seal import GENESIS
@@ -190,6 +191,7 @@ class Exchange:
                 self.run("forget_place", seq)
                 first = min(first, seq)
             self.put_state("push_seq", str(first - 1))
+            rebuild(self.store)  # of branches, only what the replica has counts
 
     def mark(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> None:
         """Keep what the replica said about each entry."""
@@ -203,7 +205,11 @@ class Exchange:
                     views.date(orjson.loads(entry.meta)["task_id"], verdict.effective_hlc)
                     views.settle(entry.entity, entry.entity_id)
             pairs = zip(entries, verdicts, strict=True)
-            taken = [entry for entry, verdict in pairs if verdict.reason is None]
+            taken = [
+                entry._replace(effective_hlc=verdict.effective_hlc)
+                for entry, verdict in pairs
+                if verdict.reason is None
+            ]
             settle_forks(views, taken)
             purges = [purge_in(entry) for entry in taken if entry.entity == PURGE]
             take_effect(self.store.connection, purges)
@@ -237,9 +243,14 @@ def settle_forks(views: Views, entries: Iterable[Entry]) -> None:
     """Look for branches where new checkpoints have become known to the replica."""
     parents: dict[str, set[str]] = {}
     created = [e for e in entries if e.entity == CHECKPOINT and e.op == CREATE]
+    capped = []
     for entry in created:
         meta = orjson.loads(entry.meta)
         parents.setdefault(meta["task_id"], set()).add(meta["parent"])
+        if entry.effective_hlc < entry.hlc:
+            capped.append((meta["parent"], entry.effective_hlc))
+    if capped:
+        views.note_capped(capped)
     for task_id, parent in views.moved(entry.entity_id for entry in created):
         parents.setdefault(task_id, set()).add(parent)
     for task_id, named in parents.items():

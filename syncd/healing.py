@@ -108,6 +108,7 @@ def resend_after(exchange: Exchange, number: int) -> None:
         if first is not None:
             exchange.put_state("push_seq", str(first - 1))
         exchange.acknowledge(Head(number, chain))
+        rebuild(exchange.store)  # of branches, only what the replica has counts
 
 
 def roll_back(exchange: Exchange, replica: Replica) -> None:
@@ -143,12 +144,15 @@ def begin_anew(exchange: Exchange, key: SigningKey) -> str:
 
 
 def depart(exchange: Exchange, replica: Replica, key: SigningKey) -> None:
-    """This home has another login than the one its id belongs to: what the replica does not have
-    goes on under a new id."""
+    """This home has another login than the one its id belongs to: what the replica never had goes
+    on under a new id. What it had and has lost since, others may have from there: that stays under
+    the old id, for whoever relays it once an administrator has opened recovery."""
     left, last = exchange.device_id, exchange.head().device_seq
     common = last_common(exchange, replica, left, last + 1)
     if common < last and _theirs(replica, left, [common + 1]):
         _check_signed(exchange, replica, left, common, key.public())
+    else:
+        common = max(common, exchange.acknowledged().device_seq)
     rechain(exchange, replica, common, key)
     exchange.leave(left)
 

@@ -16,6 +16,7 @@ from syncd.entry import uuid7
 from syncd.errors import (
     CheckpointNotFoundError,
     ConfigError,
+    DatabaseCorruptError,
     DiskFullError,
     HomeError,
     ReadOnlyError,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _FOLDERS = ("keys", "backups", "run", "log")
 # Left by a change of the signing key that was cut off.
 _CUT_OFF = ("signing.pem.old", "signing.pem.next")
+# The views as this version folds them; kept in each home.
+_VIEWS = str(SQLITE_VERSION)
 _MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 
@@ -109,7 +112,19 @@ class Node:
         if any((self._keys / name).exists() for name in _CUT_OFF):
             self._key = self._mended_key(store)
         self._settle_in(store)
+        self._fold_anew(store)
         return store
+
+    def _fold_anew(self, store: Store) -> None:
+        """Another version may have taken in kinds of entries that it had no view for, or the
+        database is a copy from that time. What cannot be folded is the audit's business."""
+        if store.row("state", ("views",)) == (_VIEWS,):
+            return
+        from syncd.projection import rebuild
+
+        with suppress(ReadOnlyError, DiskFullError, DatabaseCorruptError), store.transaction():
+            rebuild(store)
+            store.change("put_state", ("views", _VIEWS))
 
     def _settle_in(self, store: Store) -> None:
         here = whereabouts(self.home)
@@ -282,6 +297,8 @@ class Node:
         public = SigningKey.at(self._keys / "signing.pem").public()
         connection.execute(sql["add_device"], (device_id, public, clock.iso(now)))
         connection.execute(sql["set_state"], ("whereabouts", whereabouts(self.home)))
+        if not connection.execute(sql["newest"]).fetchone():
+            connection.execute(sql["set_state"], ("views", _VIEWS))
         connection.execute("COMMIT")
 
     # --- ids --------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ from syncd.sql import queries
 
 # What they say is read from the log itself.
 _WITHOUT_VIEW = frozenset((GRAPH, GRAPH_WRITE, GRAPH_BLOB, GRAPH_DELETE))
+# In the device's own state: children may be earlier than their parents.
+_SET_BACK = "set_back"
 
 
 class CheckpointRow(NamedTuple):
@@ -195,13 +197,25 @@ class Views:
         count, oldest = self._execute(self._sql["oldest"], (names,)).fetchone()
         # What names an id that was made with its checkpoint is later than that checkpoint. An id
         # from outside may have been named before there was one.
-        place = (task_id, oldest if count == len(wanted) else 0, names)
+        later = count == len(wanted) and not self._set_back()
+        place = (task_id, oldest if later else 0, names)
         if not (left or self._execute(self._sql["several_writers"], place).fetchone()[0]):
             return
         rows = self._execute(self._sql["branches"], place).fetchall()
         for parent, group in groupby(rows, key=lambda row: row[0]):
             if parent in wanted:
                 self._settle_fork(parent, [fold.Branch(*row[1:]) for row in group], left=left)
+
+    def _set_back(self) -> bool:
+        return self._execute(self._sql["state"], (_SET_BACK,)).fetchone() is not None
+
+    def note_capped(self, capped: Iterable[tuple[str, int]]) -> None:
+        """Parent and time of new checkpoints whose time the replica has cut short. If its clock was
+        set back since it had their parents, they are earlier than those: from then on, time does
+        not say where children are to be looked for."""
+        pairs = orjson.dumps(list(capped)).decode()
+        if self._execute(self._sql["earlier_than_parent"], (pairs,)).fetchone():
+            self._execute(self._sql["put_state"], (_SET_BACK, "1"))
 
     def moved(self, checkpoints: Iterable[str]) -> list[tuple[str, str]]:
         """Task and parent of those that have later versions: these may name another parent."""

@@ -124,6 +124,44 @@ def test_a_device_restored_to_before_its_first_exchange(team: Team) -> None:
     team.agree()
 
 
+def test_what_came_back_to_a_restored_device_is_sent_again_to_a_restored_replica(
+    team: Team,
+) -> None:
+    ann, bob, _ = team.three()
+    first = ann.create()
+    team.settle(ann, bob)
+    backup, dump = ann.json("backup", "create"), team.dumped()
+    ann.update(first, "after both")
+    team.settle(ann, bob)
+    ann.restored(backup)
+    assert ann.sync()["pulled"] == 1
+    team.restored(dump)
+    ann.create("u")
+    assert ann.sync()["pushed"] == 2
+    team.agree()
+
+
+def test_what_was_sent_without_an_answer_is_sent_again_to_a_restored_replica(team: Team) -> None:
+    """The device has heard of it only when it fetched."""
+    ann, bob, _ = team.three()
+    first = ann.create()
+    team.settle(ann, bob)
+    dump, acknowledged, sent = team.dumped(), ann.state("acknowledged"), ann.state("push_seq")
+    ann.update(first, "sent, and the answer lost")
+    ann.sync()
+    place = "UPDATE state SET value = ? WHERE name = ?"
+    ann.sql(place, acknowledged, "acknowledged")
+    ann.sql(place, sent, "push_seq")
+    ann.sql("UPDATE log SET cloud_seq = NULL, batch = NULL WHERE cloud_seq = 2")
+    ann.sql("DELETE FROM batches WHERE cloud_seq = 2")
+    ann.ok("sync", "--pull-only")
+    assert ann.state("acknowledged") != acknowledged
+    team.restored(dump)
+    ann.create("u")
+    assert ann.sync()["pushed"] == 2
+    team.agree()
+
+
 # --- a home was copied ----------------------------------------------------------------------------
 
 
@@ -210,6 +248,27 @@ def test_a_copy_with_a_login_of_its_own_leaves_the_old_id_to_the_original(
     ann.create()
     team.agree()
     assert device_of(copy) != device_of(ann)
+
+
+def test_what_a_restored_replica_lost_of_a_revoked_login_is_not_written_again_under_a_new_id(
+    team: Team,
+) -> None:
+    """Others have it under the old one, and could not take it twice."""
+    ann, bob, _ = team.three()
+    ann.create()
+    team.settle(ann, bob)
+    second = bob.json("device", "add", "second")["dsn"]
+    dump = team.dumped()
+    ann.create("u")
+    team.settle(ann, bob)
+    team.restored(dump)
+    ann.create("v")
+    ann.environment["SYNCD_CLOUD_DSN"] = second
+    team.settle(ann, bob)
+    assert bob.sql("SELECT * FROM quarantine") == []
+    team.administrator().ok("admin", "recovery", "open", team.organization)
+    assert bob.json("prove", "--repair")["ok"]
+    team.agree()
 
 
 def test_a_copy_that_has_written_nothing_yet_follows_until_it_writes(
@@ -339,6 +398,25 @@ def test_what_a_fast_clock_wrote_wins_for_five_minutes_at_most(team: Team, skew_
     assert cem.json("checkpoint", "show", first)["revision"] == later
     [conflict] = cem.json("conflicts", "list")
     assert (conflict["winner"], conflict["loser"]) == (later, fast)
+
+
+def test_branches_are_found_though_the_replicas_clock_was_set_back(team: Team) -> None:
+    """Children are then earlier than the parent that they name."""
+    ann, bob, cem = team.three()
+    root = ann.create()
+    team.settle(ann, bob, cem)
+    team.sql(
+        "CREATE OR REPLACE FUNCTION syncd.clock() RETURNS timestamptz LANGUAGE sql STABLE"
+        " AS $$SELECT clock_timestamp() - interval '20 minutes'$$"
+    )
+    ann.create("t", "--parent", root)
+    bob.create("t", "--parent", root)
+    team.agree()
+    for machine in (ann, bob, cem, team.machine()):
+        machine.sync()
+        [conflict] = machine.json("conflicts", "list")
+        assert (conflict["kind"], conflict["bases"]) == ("fork", [root])
+        assert machine.json("rebuild")["differences"] == []
 
 
 # --- a machine was lost ---------------------------------------------------------------------------

@@ -109,32 +109,45 @@ class Exchanger(threading.Thread):
     # --- the thread ---------------------------------------------------------------------------
 
     def run(self) -> None:
-        while True:
-            wanted = self._waited()
-            stopping = self._stop_by < _NEVER
-            if REOPEN in wanted:
-                self._reopen()
-            if wanted & {HURRY, RELOAD, REOPEN}:
-                self._hang_up()
-                wanted |= {PUSH, PULL}
-            if stopping or wanted & {HURRY, RELOAD, REOPEN}:
-                self.breaker = self.breaker.hurried()
-            self.breaker = self.breaker.asked(time.monotonic())
-            if not self.breaker.blocks:
-                self._attempt({PUSH} if stopping else wanted)
-            if stopping:
-                self._hang_up()
-                return
+        while self.step(self._waited()):
+            pass
+
+    def step(self, wanted: set[str]) -> bool:
+        """Do what is wanted, as far as the breaker allows; False if that was the last time."""
+        stopping = self._stop_by < _NEVER
+        if REOPEN in wanted:
+            self._reopen()
+        if wanted & {HURRY, RELOAD, REOPEN}:
+            self._hang_up()
+            wanted |= {PUSH, PULL}
+        if stopping or wanted & {HURRY, RELOAD, REOPEN}:
+            self.breaker = self.breaker.hurried()
+        self.breaker = self.breaker.asked(time.monotonic())
+        if not self.breaker.blocks:
+            self._attempt({PUSH} if stopping else wanted)
+        if stopping:
+            self._hang_up()
+        return not stopping
 
     def _waited(self) -> set[str]:
         """What is to be done next, once there is something."""
         while True:
-            with self._lock:
-                wanted, self._wanted = self._wanted, set()
-            wanted |= self._due()
+            wanted = self.ready()
             if wanted or self._stop_by < _NEVER:
                 return wanted
             self._sleep()
+
+    def ready(self) -> set[str]:
+        """What somebody has asked for, or whose time has come."""
+        with self._lock:
+            wanted, self._wanted = self._wanted, set()
+        return wanted | self._due()
+
+    def wakes_at(self) -> float:
+        """When it goes on by itself, by the steady clock."""
+        if self.breaker.blocks:
+            return self.breaker.retry_at
+        return min(self._tell_at(), self._look_at)
 
     def _due(self) -> set[str]:
         now = time.monotonic()
@@ -147,8 +160,7 @@ class Exchanger(threading.Thread):
         return min(self._report_at, self._announce_at, self._signs.due)
 
     def _sleep(self) -> None:
-        due = min(self._tell_at(), self._look_at)
-        pause = (self.breaker.retry_at if self.breaker.blocks else due) - time.monotonic()
+        pause = self.wakes_at() - time.monotonic()
         watched = [self._bell]
         if self._engine and self._replica and self._replica.fileno() >= 0:
             watched.append(self._replica.fileno())

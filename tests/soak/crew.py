@@ -1,0 +1,69 @@
+"""Many seeds, in several processes: each has a server of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from postgres import Session
+
+from soak.ground import ground_on
+from soak.play import Played, play
+from soak.schedule import Plan, plan
+
+
+@contextmanager
+def playing() -> Iterator[Callable[[Plan], Played]]:
+    """Plays on a server that is there for as long as this lasts."""
+    session = Session()
+    try:
+        with ground_on(session.shared("18")) as ground:
+            yield partial(play, ground=ground)
+    finally:
+        session.close()
+
+
+def alone(plans: Iterable[Plan]) -> Iterator[Played]:
+    with playing() as play_one:
+        for each in plans:
+            yield play_one(each)
+
+
+def together(seeds: range, jobs: int) -> Iterator[Played]:
+    """Each process has a server of its own, and takes every so many-th seed."""
+    context = multiprocessing.get_context("spawn")
+    results: Any = context.Queue()
+    workers = [
+        context.Process(target=_work, args=(seeds[number::jobs], results), daemon=True)
+        for number in range(jobs)
+    ]
+    for worker in workers:
+        worker.start()
+    left = jobs
+    try:
+        while left:
+            found = results.get()
+            if isinstance(found, str):
+                raise RuntimeError(found)
+            if found is None:
+                left -= 1
+            else:
+                yield found
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+
+
+def _work(seeds: range, results: Any) -> None:
+    try:
+        for played in alone(plan(seed) for seed in seeds):
+            results.put(played)
+        results.put(None)
+    except BaseException:
+        results.put(traceback.format_exc())
+        raise

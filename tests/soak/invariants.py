@@ -1,0 +1,259 @@
+"""What must hold after every step, and at the end.
+
+Nothing here asks the code under test what is right: logs are read with SQLite, the rule for heads
+and winners is written down once more.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import orjson
+
+from soak.machine import Machine
+from soak.world import BrokenError, World
+from syncd import tenure
+from syncd.entry import header_bytes
+from syncd.seal import chain_value, digest
+
+DURABLE = "acknowledged is durable"
+CHAINS = "chains verify"
+CONTIGUOUS = "cursors are contiguous"
+LOST = "no version is lost"
+HEADS = "heads and conflicts are equal everywhere they should be"
+SCHEDULED = "a backlog implies a scheduled attempt"
+CONVERGE = "everyone converges"
+PROVE = "prove is clean"
+SURPRISE = "nothing fails in a way that nobody foresaw"
+
+_LOG = (
+    "SELECT entry_id, device_id, device_seq, entity, entity_id, op, bases, hlc, actor, at, key_id,"
+    " meta, hash, previous, chain, effective_hlc, cloud_seq, batch, refused, purged, body FROM log"
+)
+_VIEWS = (
+    "SELECT c.id, l.entry_id, c.task_id, c.parent_id, c.hlc, c.device_id, c.final"
+    " FROM checkpoints c JOIN log l ON l.seq = c.seq ORDER BY c.id",
+    "SELECT id, kind, winner, loser, state FROM conflicts ORDER BY id",
+    "SELECT task_id, agent_id, device_id, since, until FROM fences ORDER BY 1, 2, 3, 4",
+    "SELECT id, status, budget, retention, revision FROM tasks ORDER BY id",
+    "SELECT child_id, parent_id, revision FROM links ORDER BY 1, 2",
+)
+_RETRY_SECONDS = 300
+
+
+class Row(NamedTuple):
+    entry_id: str
+    device_id: str
+    device_seq: int
+    entity: str
+    entity_id: str
+    op: str
+    bases: str
+    hlc: int
+    actor: str
+    at: str
+    key_id: str
+    meta: str
+    hash: str
+    previous: bytes
+    chain: bytes
+    effective_hlc: int
+    cloud_seq: int | None
+    batch: str | None
+    refused: str | None
+    purged: str | None
+    body: bytes
+
+
+class Watcher:
+    """Looks at what has changed."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._versions: dict[Machine, tuple[Any, int]] = {}
+        self._sound: set[tuple[bytes, str]] = set()
+        self._seen: dict[frozenset[Any], tuple[Any, str]] = {}
+        self._replica: list[tuple[Any, ...]] = []
+        self._restored = 0
+        self._calls = -1
+        self._bases: dict[str, list[str]] = {}
+
+    def look(self) -> None:
+        self._look_at_replica()
+        for machine in self.world.machines:
+            self._look_at(machine)
+            self._look_at_schedule(machine)
+
+    def at_replica(self) -> set[str]:
+        self._look_at_replica()
+        return {row[2] for row in self._replica}
+
+    # --- the replica ------------------------------------------------------------------------------
+
+    def _look_at_replica(self) -> None:
+        ground = self.world.ground
+        if self._restored != self.world.restored:
+            self._restored, self._replica = self.world.restored, []
+            self._versions = {}
+        if self._calls == self.world.calls:
+            return
+        self._calls = self.world.calls
+        if ground.last() == len(self._replica):
+            return
+        self._replica += ground.log(len(self._replica))
+        numbers = [row[0] for row in self._replica]
+        if numbers != list(range(1, len(numbers) + 1)):
+            raise BrokenError(CONTIGUOUS, f"the replica has given out {_gaps(numbers)}")
+
+    # --- a machine --------------------------------------------------------------------------------
+
+    def _look_at(self, machine: Machine) -> None:
+        [(version,)] = machine.rows("PRAGMA data_version")
+        seen = (machine.inspector, version), len(self._replica)
+        if self._versions.get(machine) == seen:
+            return
+        self._versions[machine] = seen
+        rows = [Row(*row) for row in machine.rows(_LOG)]
+        self._look_at_acknowledged(machine, rows)
+        for row in rows:
+            self._look_at_row(machine, row)
+        self._look_at_chains(machine, rows)
+        self._look_at_cursor(machine, rows)
+        self._look_at_holders(machine, rows)
+        self._look_at_heads(machine, rows)
+        self._look_at_views(machine, rows)
+
+    def _look_at_acknowledged(self, machine: Machine, rows: list[Row]) -> None:
+        here = {row.entry_id for row in rows}
+        if gone := machine.told.keys() - here:
+            raise BrokenError(DURABLE, f"{machine.home.name} has lost {sorted(gone)}")
+
+    def _look_at_row(self, machine: Machine, row: Row) -> None:
+        state = f"{row.refused} {row.purged} {len(row.body)}"
+        if (row.chain, state) in self._sound:
+            return
+        self._sound.add((row.chain, state))
+        if row.refused is not None:
+            return
+        if chain_value(row.previous, header_bytes(row[:12]), row.hash) != row.chain:
+            raise BrokenError(CHAINS, f"{machine.home.name}: the header of {row.entry_id}")
+        if row.purged is None and not row.key_id and digest(row.body) != row.hash:
+            raise BrokenError(CHAINS, f"{machine.home.name}: the body of {row.entry_id}")
+
+    def _look_at_chains(self, machine: Machine, rows: list[Row]) -> None:
+        place = {(row.device_id, row.device_seq): row.chain for row in rows}
+        for row in rows:
+            before = place.get((row.device_id, row.device_seq - 1))
+            if before != row.previous and (row.device_seq > 1 or any(row.previous)):
+                raise BrokenError(
+                    CHAINS,
+                    f"{machine.home.name}: number {row.device_seq} of {row.device_id}"
+                    f" ({row.entry_id}) does not follow the one before",
+                )
+
+    def _look_at_cursor(self, machine: Machine, rows: list[Row]) -> None:
+        """All that the replica has up to the cursor is here, if both agree on the cursor."""
+        newest = "SELECT cloud_seq, batch FROM batches ORDER BY cloud_seq DESC LIMIT 1"
+        found = machine.rows(newest)
+        if not found or found[0][0] > len(self._replica):
+            return
+        [(cursor, batch)] = found
+        if self._replica[cursor - 1][1] != batch:
+            return
+        here = {row.chain for row in rows}
+        lacking = [row[0] for row in self._replica[:cursor] if row[5] not in here]
+        if lacking and not self._is_quarantined(machine, lacking):
+            raise BrokenError(
+                CONTIGUOUS,
+                f"{machine.home.name} is at number {cursor} and has never seen {lacking}",
+            )
+
+    def _is_quarantined(self, machine: Machine, numbers: list[int]) -> bool:
+        known = {row[0] for row in machine.rows("SELECT entry_id FROM quarantine")}
+        return all(self._replica[number - 1][2] in known for number in numbers)
+
+    # --- who holds what ---------------------------------------------------------------------------
+
+    def _look_at_holders(self, machine: Machine, rows: list[Row]) -> None:
+        """Who has all that the replica had before a claim knows whether it came first."""
+        claims = [row for row in rows if row.entity == "lease"]
+        for row in claims:
+            if row.op == "release":
+                self.world.released(*self._based_on(row))
+        with self.world.acting(machine):
+            cursor, _ = machine.exchange.cursor()
+            for task in {row.entity_id for row in claims}:
+                for claim in tenure.standing(machine.node, task):
+                    if claim.fence and cursor >= claim.fence:
+                        self.world.granted(claim.subject, claim.entry_id, machine.home.name)
+
+    # --- which version counts ---------------------------------------------------------------------
+
+    def _look_at_heads(self, machine: Machine, rows: list[Row]) -> None:
+        versions: dict[str, list[Row]] = {}
+        for row in rows:
+            if row.entity == "checkpoint" and row.refused is None:
+                versions.setdefault(row.entity_id, []).append(row)
+        ruled = {name: self._winner(found) for name, found in versions.items()}
+        text = "SELECT c.id, l.entry_id FROM checkpoints c JOIN log l ON l.seq = c.seq"
+        viewed = dict(machine.rows(text))
+        for name in ruled.keys() | viewed.keys():
+            if ruled.get(name) != viewed.get(name):
+                raise BrokenError(
+                    HEADS,
+                    f"{machine.home.name} takes {viewed.get(name)} for the current version of"
+                    f" {name}, the rule says {ruled.get(name)}",
+                )
+
+    def _winner(self, rows: list[Row]) -> str:
+        final = {row.entry_id for row in rows if row.op == "finalize"}
+        based = {base for row in rows for base in self._based_on(row)} - final
+        heads = [row for row in rows if row.entry_id not in based]
+        best = max(
+            heads, key=lambda r: (r.entry_id in final, r.effective_hlc, r.device_id, r.entry_id)
+        )
+        return best.entry_id
+
+    def _based_on(self, row: Row) -> list[str]:
+        if row.bases == "[]":
+            return []
+        if row.entry_id not in self._bases:
+            self._bases[row.entry_id] = orjson.loads(row.bases)
+        return self._bases[row.entry_id]
+
+    def _look_at_views(self, machine: Machine, rows: list[Row]) -> None:
+        """Whoever has the same entries in the same places has the same views."""
+        known = frozenset(
+            (row.chain, row.cloud_seq, row.effective_hlc, row.refused, row.purged) for row in rows
+        )
+        views = [machine.rows(text) for text in _VIEWS]
+        before, whose = self._seen.setdefault(known, (views, machine.home.name))
+        for mine, theirs in zip(views, before, strict=True):
+            if mine != theirs:
+                differ = set(mine) ^ set(theirs)
+                raise BrokenError(
+                    HEADS, f"{machine.home.name} and {whose} have the same log, and not {differ}"
+                )
+
+    # --- what is to be done -----------------------------------------------------------------------
+
+    def _look_at_schedule(self, machine: Machine) -> None:
+        """While something waits to be sent, the daemon has been rung for or has a time to try."""
+        daemon = machine.exchanger
+        if daemon._wanted or (machine.wire.news and machine.wire.daemon):
+            return
+        wakes = daemon.wakes_at()
+        if wakes - self.world.monotonic() <= _RETRY_SECONDS:
+            return
+        with self.world.acting(machine):
+            waiting = machine.exchange.pending_count()
+        if waiting:
+            raise BrokenError(
+                SCHEDULED, f"{machine.home.name} has {waiting} to send and the daemon sleeps"
+                f" until {wakes} ({daemon.breaker.state}, {daemon.cloud.last_error})",
+            )  # fmt: skip
+
+
+def _gaps(numbers: list[int]) -> str:
+    missing = sorted(set(range(1, max(numbers) + 1)) - set(numbers))
+    return f"numbers up to {max(numbers)} without {missing}"

@@ -1,0 +1,196 @@
+"""One seed from its beginning to its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from typing import NamedTuple
+
+from sameness import assert_the_same
+
+from soak.actions import Actions
+from soak.faults import Faults
+from soak.ground import Ground
+from soak.invariants import CONVERGE, LOST, PROVE, SURPRISE, Watcher
+from soak.machine import Machine
+from soak.schedule import Plan, Step
+from soak.world import BrokenError, World, world_of
+from syncd import conflicts, proof
+from syncd.errors import SyncdError
+
+_ROUNDS = 40
+_ROUND_MS = 61_000
+
+
+class Failure(NamedTuple):
+    """After which step what did not hold; -1 for the end."""
+
+    step: int
+    invariant: str
+    found: str
+
+
+class Played(NamedTuple):
+    plan: Plan
+    operations: int
+    faults: Counter[str]
+    entries: int
+    failure: Failure | None
+    history: tuple[str, ...]
+
+
+def play(plan: Plan, ground: Ground) -> Played:
+    with world_of(plan, ground) as world:
+        game = _Game(world)
+        failure = game.run()
+        operations = sum(not step.is_fault for step in plan.steps)
+        history = tuple(game.history)
+        return Played(plan, operations, world.faults, game.entries, failure, history)
+
+
+class _Game:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.actions = Actions(world)
+        self.faults = Faults(world, self.actions)
+        self.watcher = Watcher(world)
+        self.entries = 0
+        self.history: list[str] = []
+
+    def run(self) -> Failure | None:
+        number = -1
+        try:
+            for step in self.world.plan.steps:
+                number = step.number
+                self._take(step)
+                self.world.move_on()
+                self.watcher.look()
+            number = -1
+            self._end()
+        except BrokenError as broken:
+            return Failure(number, broken.invariant, str(broken))
+        except (Exception, AssertionError) as error:  # noqa: BLE001 (it is the finding)
+            import traceback
+
+            told = traceback.format_exc()
+            return Failure(number, SURPRISE, f"{SURPRISE}: {error!r}\n{told}")
+        return None
+
+    def _take(self, step: Step) -> None:
+        world = self.world
+        world.pass_time(step.wait_ms)
+        machine = world.machines[step.who % len(world.machines)]
+        happen = getattr(self.faults if step.is_fault else self.actions, step.what)
+        said = ""
+        try:
+            with world.acting(machine):
+                happen(machine, step.a, step.b)
+        except SyncdError as error:  # said to the user
+            said = f": {error.message}"
+        finally:
+            self.history.append(f"{step}  {machine.home.name}{said}")
+        self._look_for_surprises()
+
+    def _look_for_surprises(self) -> None:
+        for machine in self.world.machines:
+            if machine.exchanger.cloud.last_error.startswith("unexpected"):
+                raise BrokenError(SURPRISE, machine.exchanger.cloud.last_error)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Nothing goes wrong any more: the daemons alone bring everything everywhere."""
+        self.world.calm()
+        for machine in self.world.machines:
+            machine.wire.land()
+        self._settle()
+        self._recover()
+        self._decide()
+        self._settle()
+        self.watcher.look()
+        self._compare()
+
+    def _settle(self) -> None:
+        for _ in range(_ROUNDS):
+            self.world.pass_time(_ROUND_MS)
+            for machine in self.world.machines:
+                machine.tick()
+            self._look_for_surprises()
+            self.watcher.look()
+            if all(self._rests(machine) for machine in self.world.machines):
+                return
+        told = "; ".join(
+            f"{m.home.name}: {m.exchange.pending_count()} to send, at {m.exchange.cursor()[0]},"
+            f" {m.exchanger.cloud.last_error}"
+            for m in self.world.machines
+        )
+        raise BrokenError(
+            CONVERGE, f"after {_ROUNDS} minutes the replica is at {self._last()}; {told}"
+        )
+
+    def _last(self) -> int:
+        return self.world.ground.last()
+
+    def _rests(self, machine: Machine) -> bool:
+        with self.world.acting(machine):
+            exchange = machine.exchange
+            return not exchange.pending_count() and exchange.cursor()[0] == self._last()
+
+    def _recover(self) -> None:
+        """What the replica and the machine that wrote it have both lost, others have: they may
+        send it once the administrator has opened recovery."""
+        if all(machine_proof(machine).ok for machine in self.world.machines):
+            return
+        if not self.world.faults["replica_restore"]:
+            lacks = {m.home.name: machine_proof(m) for m in self.world.machines}
+            raise BrokenError(PROVE, f"{lacks}")
+        ground = self.world.ground
+        ground.cloud.admin.set_recovery(ground.organization, is_open=True)
+        for machine in self.world.machines:
+            with self.world.acting(machine), closing(machine.line()) as line:
+                proof.repair(machine.node.engine(line))
+
+    def _decide(self) -> None:
+        """The one thing that waits for a person here: purges that a legal hold has kept out."""
+        for machine in self.world.machines:
+            with self.world.acting(machine):
+                for entry in conflicts.quarantined(machine.node, "open"):
+                    if entry["reason"].endswith("its task is on legal hold"):
+                        conflicts.drop(machine.node, entry["entry_id"])
+
+    def _compare(self) -> None:
+        told = {
+            name: body for machine in self.world.machines for name, body in machine.told.items()
+        }
+        fresh = self.world.join(self.world.home(), self.world.login(), 0)
+        with self.world.acting(fresh):
+            fresh.sync()
+        try:
+            found = assert_the_same(
+                self.world.machines, self.world.ground.sql, self.world.ground.organization
+            )
+        except AssertionError as error:
+            raise BrokenError(CONVERGE, str(error)) from None
+        self.entries = len(found)
+        for machine in self.world.machines:
+            if not machine_proof(machine).ok:
+                raise BrokenError(PROVE, f"{machine.home.name}: {machine_proof(machine)}")
+        lost = {
+            name
+            for name, body in told.items()
+            if found.get(name) != body
+            and name not in self.actions.doomed
+            and not _refused(fresh, name)
+        }
+        if lost:
+            raise BrokenError(LOST, f"{sorted(lost)}")
+
+
+def _refused(machine: Machine, entry_id: str) -> bool:
+    text = "SELECT refused FROM log WHERE entry_id = ? AND refused IS NOT NULL"
+    return bool(machine.rows(text, entry_id))
+
+
+def machine_proof(machine: Machine) -> proof.Proof:
+    with machine.world.acting(machine):
+        return proof.prove(machine.exchange, machine.line())
