@@ -63,37 +63,10 @@ def torn_pull() -> None:
     sync.apply = apply  # type: ignore[attr-defined]
 
 
-def never_again() -> None:
-    """A daemon that could not reach the replica once does not try again."""
-    from syncd import breaker
-
-    def failed(self: breaker.Breaker, *_: float) -> breaker.Breaker:
-        return breaker.Breaker(breaker.OPEN, self.failures + 1, float("inf"))
-
-    breaker.Breaker.failed = failed  # type: ignore[method-assign, assignment]
-
-
-def orphans() -> None:
-    """Whoever pushes leaves a process behind."""
-    from syncd.sync import Engine
-
-    whole = Engine.push
-
-    def push(self: Engine, devices: set[str] | None = None) -> int:
-        if os.fork() == 0:
-            time.sleep(600)
-            os._exit(0)
-        return whole(self, devices)
-
-    Engine.push = push  # type: ignore[method-assign]
-
-
 PLANTS: dict[str, Callable[[], None]] = {
     "word-first": word_first,
     "torn-pull": torn_pull,
     "sequence-cursor": _nothing,
-    "never-again": never_again,
-    "orphans": orphans,
 }
 
 # --- at the server --------------------------------------------------------------------------------

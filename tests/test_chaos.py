@@ -148,8 +148,6 @@ FOUND_BY = {
     "word-first": "everything acknowledged is at the replica",
     "torn-pull": "syncd prove",
     "sequence-cursor": "syncd prove",
-    "never-again": "no daemon is stuck",
-    "orphans": "no process is left",
 }
 
 
