@@ -75,7 +75,7 @@ def _measured(part: str, place: Path, options: argparse.Namespace) -> dict[str, 
                                options.rate, options.batch)  # fmt: skip
         return document.of_fleet(fleet.measured(_fresh(place), asked, _progress))
     if part == "crowd":
-        asked = settings.crowd(options.crowd, 2 if quick else 10, options.batch)
+        asked = settings.crowd(options.crowd, 2 if quick else 5, max(1, options.batch // 2))
         return document.of_fleet(fleet.measured(_fresh(place), asked, _progress))
     if part == "device":
         longer = (options.history,) if options.history > HISTORIES[-1] else ()

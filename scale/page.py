@@ -125,7 +125,7 @@ def _main(part: dict[str, Any]) -> dict[str, Any]:
 
 def _phases(part: dict[str, Any]) -> Iterator[str]:
     yield from (
-        "| load | server connections | entries/s | push p50 ms | p99 | from its start p50 | p99 | "
+        "| load | server sessions | entries/s | push p50 ms | p99 | from its start p50 | p99 | "
         "propagation p50 ms | p99 | load average |",
         "|---|---|---|---|---|---|---|---|---|---|",
     )
