@@ -220,7 +220,7 @@ def a_device() -> dict[str, Any]:
 
 @pytest.mark.parametrize("change", [{"missed": 1}, {"per_s": 4_999}, {"p99_ms": 1_001.0}])
 def test_a_figure_that_is_missed_is_called_a_failure(change: dict[str, float]) -> None:
-    phase = {"name": MAIN, "per_s": 5_000, "push": {"p99_ms": 1_000.0}}
+    phase: dict[str, Any] = {"name": MAIN, "per_s": 5_000, "push": {"p99_ms": 1_000.0}}
     part: dict[str, Any] = {"devices": 1, "organizations": 1, "check": {"missed": 0},
                             "phases": [phase]}  # fmt: skip
     words: Callable[[], list[str]] = lambda: [each.word for each in verdicts({"fleet": part})]  # noqa: E731
