@@ -21,7 +21,7 @@ from scale.verdict import verdicts
 PARTS = ("fleet", "crowd", "device", "replica")
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
-HISTORIES = (1_000, 10_000, 100_000, 1_000_000)
+HISTORIES = (1_000, 10_000, 100_000)
 REPLICAS = (10_000, 100_000, 1_000_000)
 QUICK_HISTORIES, QUICK_REPLICAS = (1_000, 3_000), (1_000, 5_000)
 
@@ -53,8 +53,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--organizations", type=int, default=20)
     parser.add_argument("--seconds", type=int, default=60, help="of the main load")
     parser.add_argument("--rate", type=int, default=6_000, help="entries a second, in total")
-    parser.add_argument("--batch", type=int, default=25, help="entries of one push")
+    parser.add_argument("--batch", type=int, default=50, help="entries of one push")
     parser.add_argument("--crowd", type=int, default=200, help="devices of one organization")
+    parser.add_argument("--history", type=int, default=1_000_000, help="of the longest device")
     parser.add_argument("--entries", type=int, default=10_000_000, help="of the largest replica")
     parser.add_argument("--samples", type=int, default=1_000, help="timings per operation")
     parser.add_argument("--quick", action="store_true", help="a smoke run of a minute")
@@ -74,10 +75,11 @@ def _measured(part: str, place: Path, options: argparse.Namespace) -> dict[str, 
                                options.rate, options.batch)  # fmt: skip
         return document.of_fleet(fleet.measured(_fresh(place), asked, _progress))
     if part == "crowd":
-        asked = settings.crowd(options.crowd, 2 if quick else 10, options.batch)
+        asked = settings.crowd(options.crowd, 2 if quick else 5, max(1, options.batch // 2))
         return document.of_fleet(fleet.measured(_fresh(place), asked, _progress))
     if part == "device":
-        sizes = QUICK_HISTORIES if quick else HISTORIES
+        longer = (options.history,) if options.history > HISTORIES[-1] else ()
+        sizes = QUICK_HISTORIES if quick else (*HISTORIES, *longer)
         return document.of_histories(histories.measured(place, sizes, options.samples, _progress))
     sizes = QUICK_REPLICAS if quick else (*REPLICAS, options.entries)
     samples = max(10, options.samples // 5)

@@ -24,8 +24,8 @@ from syncd.seal import GENESIS, SigningKey, chain_value, digest
 from syncd.service import CheckpointService
 
 PER_TASK = 50
-# One of so many entries is another version of the checkpoint before it.
-UPDATES = 10
+# One of so many entries is another version of the checkpoint before it: a task's last one.
+UPDATES = 50
 _TASK = "task-0000000000"
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 

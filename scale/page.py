@@ -91,8 +91,8 @@ def _fleet(part: dict[str, Any]) -> Iterator[str]:
     yield from _prose(
         f"{part['devices']:,} devices of {part['organizations']} organizations, PostgreSQL",
         f"{part['postgresql']}, PgBouncer in transaction mode. Every device has a login of its",
-        "own, and entries of 1.6 KB that are chained and signed; one in ten is another version of",
-        "the checkpoint before it, fifty make a task. They are written before the clock runs.",
+        "own, and entries of 1.6 KB that are chained and signed; fifty make a task, and the last",
+        "of them is another version of the one before. They are written before the clock runs.",
     )
     yield from _prose(
         f"Then each device sends a batch of {part['batch']} whenever it is its turn (at",
@@ -125,7 +125,7 @@ def _main(part: dict[str, Any]) -> dict[str, Any]:
 
 def _phases(part: dict[str, Any]) -> Iterator[str]:
     yield from (
-        "| load | server connections | entries/s | push p50 ms | p99 | from its start p50 | p99 | "
+        "| load | server sessions | entries/s | push p50 ms | p99 | from its start p50 | p99 | "
         "propagation p50 ms | p99 | load average |",
         "|---|---|---|---|---|---|---|---|---|---|",
     )

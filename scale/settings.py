@@ -64,7 +64,7 @@ def fleet(devices: int, organizations: int, seconds: int, rate: int, batch: int)
     ))  # fmt: skip
 
 
-def crowd(devices: int, rounds: int, batch: int, every: float = 5.0) -> Fleet:
+def crowd(devices: int, rounds: int, batch: int, every: float = 10.0) -> Fleet:
     """One organization, all of whose devices send at the same moment, some times."""
     rate = round(batch * devices / every)
     phase = Phase(AT_ONCE, rate, round(rounds * every), devices, spread=0.0)

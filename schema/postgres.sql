@@ -858,6 +858,7 @@ END $$;
 -- for entries that the device itself has found it cannot bring here: only their header is kept.
 -- `purged` names the purge for checkpoints whose body the device no longer has: it was accepted
 -- before, or this device had no replica then.
+-- A machine's session is young as a rule, as each has its own: nothing is planned twice in it.
 CREATE FUNCTION syncd.push(organization uuid, device uuid, first_seq bigint, previous bytea,
   entry_ids uuid[], entities text[], ids text[], ops text[], bases text[], hlcs bigint[],
   actors text[], ats text[], key_ids text[], metas text[], hashes text[], chains bytea[],
@@ -865,7 +866,8 @@ CREATE FUNCTION syncd.push(organization uuid, device uuid, first_seq bigint, pre
 RETURNS TABLE (device_seq bigint, verdict text, cloud_seq bigint, batch uuid,
                effective_hlc bigint, reason text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
+SET enable_seqscan = off SET jit = off SET work_mem = '64MB'
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   size integer := cardinality(entry_ids);
   volume bigint;

@@ -671,3 +671,6 @@ BEGIN
   ) k
   WHERE k.forked AND k.first_entry <> k.winner;
 END $$;
+
+-- A machine's session is young as a rule, as each has its own: nothing is planned twice in it.
+ALTER FUNCTION syncd.push SET plan_cache_mode = force_generic_plan;
