@@ -187,7 +187,8 @@ class Watcher:
                 for claim in tenure.standing(machine.node, task):
                     numbered = self._replica[claim.fence - 1 : claim.fence] if claim.fence else []
                     if cursor >= claim.fence and [row[2] for row in numbered] == [claim.entry_id]:
-                        self.world.granted(claim.subject, claim.entry_id, machine.home.name)
+                        subject = f"{task}, {claim.subject}"
+                        self.world.granted(subject, claim.entry_id, machine.home.name)
 
     # --- which version counts ---------------------------------------------------------------------
 
