@@ -463,3 +463,26 @@ def test_to_take_a_hand_off_loads_neither_models_nor_drivers() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert not {"pydantic", "psycopg", "apscheduler"} & set(loaded.stdout.split())
+
+
+# --- upgrades -------------------------------------------------------------------------------------
+
+
+def test_claims_that_an_older_release_took_in_count_after_the_upgrade(
+    service: CheckpointService,
+) -> None:
+    """It kept them, and had no view for them."""
+    node = service.node
+    offers.accept(node, offered(service).id, Taker("bob"))
+    before = node.store.connection.execute("SELECT * FROM fences").fetchall()
+    assert before
+    for statement in (
+        "DROP INDEX log_by_kind", "DROP TABLE fences", "DROP TABLE presence", "DROP TABLE sources",
+        "DELETE FROM _sqlite_migrations WHERE name LIKE '0003%'", "PRAGMA user_version = 2",
+        "DELETE FROM state WHERE name = 'views'",
+    ):  # fmt: skip
+        node.store.connection.execute(statement)
+    node.close()
+    with closing(Node(node.home)) as upgraded:
+        found = upgraded.store.connection.execute("SELECT * FROM fences").fetchall()
+    assert found == before

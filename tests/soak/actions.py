@@ -132,8 +132,6 @@ class Actions:
         giver = (f"agent {a % 3}", self.world.machines[0].node.store.device_id)
         with Noted(machine) as service:
             held = tenure.take(service.node, task, subject, agent, giver, 0)
-            if held.fence:
-                self.world.granted(subject, held.claim.entry_id, machine.home.name)
             if b % 4 == 0:
                 self.world.released(held.claim.entry_id)
                 tenure.release(service.node, task, held.claim.entry_id)
@@ -146,9 +144,7 @@ class Actions:
         if ready := offers.ready(offers.everything(machine.node)):
             offer = ready[a % len(ready)]
             with Noted(machine) as service:
-                taken = offers.accept(service.node, offer.id, Taker(f"agent {b % 3}"), 0)
-            if taken.claim and not taken.provisional:
-                self.world.granted(offer.id, taken.claim.entry_id, machine.home.name)
+                offers.accept(service.node, offer.id, Taker(f"agent {b % 3}"), 0)
 
     def contend(self, machine: Machine, a: int, b: int) -> None:
         """Two take the same offer while neither can ask the replica."""

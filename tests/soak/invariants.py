@@ -175,7 +175,8 @@ class Watcher:
     # --- who holds what ---------------------------------------------------------------------------
 
     def _look_at_holders(self, machine: Machine, rows: list[Row]) -> None:
-        """Who has all that the replica had before a claim knows whether it came first."""
+        """Who has all that the replica had before a claim knows whether it came first; unless the
+        replica was restored since, and has given the number to something else."""
         claims = [row for row in rows if row.entity == "lease"]
         for row in claims:
             if row.op == "release":
@@ -184,8 +185,10 @@ class Watcher:
             cursor, _ = machine.exchange.cursor()
             for task in {row.entity_id for row in claims}:
                 for claim in tenure.standing(machine.node, task):
-                    if claim.fence and cursor >= claim.fence:
-                        self.world.granted(claim.subject, claim.entry_id, machine.home.name)
+                    numbered = self._replica[claim.fence - 1 : claim.fence] if claim.fence else []
+                    if cursor >= claim.fence and [row[2] for row in numbered] == [claim.entry_id]:
+                        subject = f"{task}, {claim.subject}"
+                        self.world.granted(subject, claim.entry_id, machine.home.name)
 
     # --- which version counts ---------------------------------------------------------------------
 
