@@ -74,6 +74,7 @@ def _run(world: World, options: argparse.Namespace, seed: int) -> bool:
         machine.start_daemon()
         for _ in range(options.agents):
             machine.start_agent(dice)
+    world.await_daemons()
     Conductor(world, timetable(seed, options.seconds), options.seconds).run()
     world.journal.note("the last fault")
     good = _judged(world)

@@ -23,12 +23,13 @@ from chaos.line import Line
 from chaos.plants import PLANTS, planted_at_server
 from chaos.pooler import Pooler
 from chaos.server import Server
-from syncd import CheckpointService, cluster
+from syncd import CheckpointService, cluster, running
 from syncd.replica import Administration, link
 
 _SYNCD = str(Path(sys.executable).with_name("syncd"))
 _SECONDS = 120.0
 _POOL_SIZE = 3
+_START_SECONDS = 60
 # What waits for the next attempt, or for news that nobody announces, does not wait for long.
 _SETTINGS = {
     "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
@@ -164,6 +165,15 @@ class World:
                 service.create_checkpoint("shared", "chaos", checkpoint_id=agent.shared(number))
         for number in range(0, agent.TASKS, 4):
             self._ok(first, "task", "add", f"task {number}", "--retention", "revisions:1")
+
+    def await_daemons(self) -> None:
+        """The first start of a daemon is none of the faults: a disk that is full before it keeps it
+        from starting, and it says so."""
+        until = time.monotonic() + _START_SECONDS
+        while not all(running.pid(machine.home) for machine in self.machines):
+            if time.monotonic() > until:
+                raise SystemExit(f"not every daemon has started within {_START_SECONDS} s")
+            time.sleep(0.05)
 
     def _logins(self, machines: int) -> Iterator[str]:
         with closing(Administration(self.server.admin_dsn)) as admin:

@@ -560,6 +560,12 @@ WHERE seq > ? AND cloud_seq IS NULL AND device_id IN (SELECT value FROM json_eac
 SELECT COUNT(*) FROM log
 WHERE seq > ? AND cloud_seq IS NULL AND device_id IN (SELECT value FROM json_each(?))
 
+-- pending_at_most --
+-- The same, but no further than that.
+SELECT COUNT(*) FROM (
+  SELECT 1 FROM log
+  WHERE seq > ? AND cloud_seq IS NULL AND device_id IN (SELECT value FROM json_each(?)) LIMIT ?)
+
 -- newest --
 -- The newest entry's place and device.
 SELECT seq, device_id, device_seq, chain, effective_hlc FROM log ORDER BY seq DESC LIMIT 1

@@ -17,6 +17,8 @@ from syncd.errors import SyncdError
 from syncd.node import Node
 
 OK, ATTENTION, FAILED = "ok", "attention", "failed"
+# Entries that wait are counted one by one up to so many.
+_MANY = 2_000
 
 
 class Need(NamedTuple):
@@ -157,10 +159,19 @@ def _push(node: Node, state: dict[str, str]) -> dict[str, Any]:
     sent_to = int(state.get("push_seq") or 0)
     own, former = [state.get("device_id", "")], _former_ids(node, state)
     wanted = orjson.dumps(own + former).decode()
-    (pending,) = node.store.row("pending_count", (sent_to, wanted)) or (0,)
+    (pending,) = node.store.row("pending_at_most", (sent_to, wanted, _MANY)) or (0,)
+    if pending == _MANY:
+        pending = max(pending, _backlog(node, state))
     (refused,) = node.store.row("refused_count", (wanted,)) or (0,)
     (at,) = node.store.row("last_pushed") or ("",)
     return {"cursor": sent_to, "pending": pending, "refused": refused, "last_at": at or None}
+
+
+def _backlog(node: Node, state: dict[str, str]) -> int:
+    """What was written here since the entry that the replica acknowledged last: to count many one
+    by one would take long. Under an id that this device has had before, more may wait."""
+    acknowledged = orjson.loads(state.get("acknowledged") or "[0]")[0]
+    return max(0, node.store.own_head()[0] - int(acknowledged))
 
 
 def _former_ids(node: Node, state: dict[str, str]) -> list[str]:

@@ -138,7 +138,7 @@ def test_a_short_run_loses_nothing() -> None:
     assert code == 0, told
     assert "FAILED" not in told
     [kills] = re.findall(r"total +([\d,]+)", told)
-    assert int(kills.replace(",", "")) >= 15
+    assert int(kills.replace(",", "")) >= full(5, 100)
     [entries] = re.findall(r"Acknowledged to agents: ([\d,]+)", told)
     assert int(entries.replace(",", "")) > 0
     assert "Everything is in" not in told
@@ -155,9 +155,10 @@ def test_each_defect_that_can_be_planted_is_known() -> None:
     assert FOUND_BY.keys() == PLANTS.keys()
 
 
-@pytest.mark.parametrize("plant", full(["word-first"], [*FOUND_BY]))
+@pytest.mark.skipif(full(True, False), reason="half a minute: `make proof` has it")
+@pytest.mark.parametrize("plant", FOUND_BY)
 def test_a_run_with_a_defect_planted_says_so_and_keeps_everything(plant: str) -> None:
-    code, told = run("--seconds", full("4", "40"), "--seed", "5", "--plant", plant)
+    code, told = run("--seconds", "40", "--seed", "5", "--plant", plant)
     assert code == 1, told
     assert re.search(rf"FAILED +{FOUND_BY[plant]}", told), told
     [folder] = re.findall(r"Everything is in (\S+):", told)

@@ -280,7 +280,7 @@ def test_no_file_has_a_secret_but_the_one_that_keeps_it(tour: Tour) -> None:
 DSN = "postgresql://ann:rosebud-4711@127.0.0.1:1/d?sslpassword=rosebud-4711"
 # What takes long, or is left alone here because the tour has it.
 _ELSEWHERE = {"syncd run", "syncd start", "syncd restart", "syncd demo", "syncd cloud up",
-              "syncd cloud try", "syncd service install"}  # fmt: skip
+              "syncd cloud try", "syncd service install", "syncd ui"}  # fmt: skip
 _WORDS = {"dsn": DSN, "shell": "bash", "file": "/nowhere", "output": "/nowhere/x", "seconds": "0.1"}
 
 

@@ -26,7 +26,7 @@ from soak.play import Played, play
 from soak.schedule import FAULTS, OPERATIONS, Plan, plan
 from soak.world import ONE_HOLDER
 
-SAMPLE = range(1, 9)
+SAMPLE = range(1, 5)
 FEWEST_FAULTS = 20
 PLANTED_SEEDS = range(1, 21)
 FOUND_AS = {
