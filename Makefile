@@ -29,7 +29,7 @@ $(BIN)/python:
 # To run it takes less than to work on it.
 $(RUN_STAMP): $(BIN)/python pyproject.toml
 	@echo "Installing syncd and what it needs into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,mcp]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,mcp,ui]'
 	@touch $@
 
 $(STAMP): $(BIN)/python pyproject.toml

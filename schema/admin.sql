@@ -20,15 +20,22 @@ SELECT o.organization_id, o.name AS organization, m.name AS member, l.name AS ma
        WHEN l.login IS NULL THEN 'lost'
        WHEN d.last_seen < syncd.clock() - interval '1 day' THEN 'silent'
        WHEN d.pending > 0 THEN 'sending'
-       WHEN d.pulled < o.cloud_seq THEN 'behind'
+       WHEN b.behind > 0 THEN 'behind'
        ELSE 'current' END AS state,
-  d.version, d.first_seen, d.last_seen, o.cloud_seq - d.pulled AS behind, d.pending, d.skew_ms,
+  d.version, d.first_seen, d.last_seen, b.behind, d.pending, d.skew_ms,
   d.device_seq AS entries, l.revoked_at, l.reason AS revoked_because
 FROM syncd.devices d
 FULL JOIN syncd.logins l ON l.organization_id = d.organization_id AND l.login = d.login
 JOIN syncd.organizations o ON o.organization_id = coalesce(d.organization_id, l.organization_id)
 LEFT JOIN syncd.members m
   ON m.organization_id = l.organization_id AND m.member_id = l.member_id
+LEFT JOIN LATERAL (
+  -- A device has its own entries; among very many it does not matter.
+  SELECT CASE WHEN d.pulled < o.cloud_seq - 10000 THEN o.cloud_seq - d.pulled ELSE (
+      SELECT count(*) FROM syncd.log g
+      WHERE g.organization_id = d.organization_id AND g.cloud_seq > d.pulled
+        AND g.cloud_seq <= o.cloud_seq AND g.device_id <> d.device_id) END AS behind
+  WHERE d.device_id IS NOT NULL) b ON true
 
 -- tasks --
 -- The tasks: state, current checkpoint, forks and conflicts that are open, what it waits for.
@@ -61,7 +68,8 @@ SELECT o.organization_id, o.name AS organization, t.id AS task_id, t.title,
     THEN coalesce(nullif(t.waits_for, ''), b.blocked_items,
                   h.content #>> '{execution_state,error}', '') ELSE '' END AS waits_for,
   coalesce(k.checkpoints, 0) AS checkpoints, coalesce(k.tokens, 0) AS tokens, t.budget, t.retention,
-  greatest(t.created_at, 'epoch') AS created_at, greatest(h.created_at, 'epoch') AS last_at
+  greatest(t.created_at, 'epoch') AS created_at,
+  CASE WHEN h.id IS NOT NULL THEN greatest(h.created_at, 'epoch') END AS last_at
 FROM syncd.tasks t
 JOIN syncd.organizations o ON o.organization_id = t.organization_id
 LEFT JOIN LATERAL (
@@ -79,7 +87,7 @@ LEFT JOIN LATERAL (
   ORDER BY c.hlc DESC, c.id DESC LIMIT 1) h ON true
 LEFT JOIN LATERAL (
   SELECT sum(c.checkpoints)::bigint AS checkpoints,
-    least(sum(c.tokens), 9000000000000000000)::bigint AS tokens
+    least(coalesce(sum(c.tokens), 0), 9000000000000000000)::bigint AS tokens
   FROM syncd.costs c WHERE c.organization_id = t.organization_id AND c.task_id = t.id) k ON true
 LEFT JOIN LATERAL (
   SELECT string_agg(coalesce(i ->> 'description', i ->> 'text', i ->> 'step', i #>> '{}'), '; ')
@@ -105,7 +113,7 @@ WHERE k.checkpoints > 0
 -- segments --
 -- What each stretch of a task's work has cost, from one agent's taking over to the next one's. Ask
 -- for one task: all of its checkpoints are read.
--- shown: segment, agent_id, agent_type, tokens, seconds, checkpoints, first_at, last_at
+-- shown: task_id, segment, agent_id, agent_type, tokens, seconds, checkpoints, first_at, last_at
 -- filters: task_id, agent_id, agent_type
 -- order: task_id, segment
 -- since: last_at

@@ -242,7 +242,8 @@ class ExtraMissingError(SyncdError):
     def __init__(self, extra: str) -> None:
         super().__init__(
             f"this needs syncd's extra `{extra}`, which is not installed",
-            f"In the checkout: pip install '.[{extra}]' (pipx: pipx install --force '.[{extra}]').",
+            f"In the checkout: pip install -e '.[{extra}]' (with pipx: pipx install --force"
+            f" '.[{extra}]').",
         )
 
 

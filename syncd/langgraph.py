@@ -29,7 +29,8 @@ try:
     )
 except ImportError as error:
     raise ImportError(
-        "SyncdSaver needs LangGraph, which is not installed: pip install 'syncd[langgraph]'"
+        "SyncdSaver needs LangGraph, which is not installed: in the checkout of syncd, "
+        "pip install '.[langgraph]'"
     ) from error
 
 from syncd.errors import InvalidInputError

@@ -202,7 +202,28 @@ def test_the_fleet_tells_how_each_machine_is_doing(crew: Team) -> None:
     assert (one["state"], one["entries"], one["member"]) == ("current", 3, "member")
     assert abs(two["skew_ms"]) < 5_000
     quiet.sync()
-    assert {row["state"] for row in of(crew, "fleet")} == {"current", "behind"}
+    found = {row["device_id"].hex: row for row in of(crew, "fleet")}
+    one, two = (found[device.node.store.device_id.replace("-", "")] for device in (ahead, quiet))
+    assert (one["behind"], one["state"]) == (1, "behind")
+    assert (two["behind"], two["state"]) == (0, "current")
+
+
+def test_a_device_is_not_behind_its_own_entries(crew: Team) -> None:
+    device = crew.device()
+    device.sync()
+    for _ in range(3):
+        wrote(device, "alpha")
+        device.sync(pull=False)
+    [found] = of(crew, "fleet")
+    assert (found["behind"], found["state"]) == (0, "current")
+
+
+def test_a_task_without_checkpoints_has_cost_nothing(crew: Team) -> None:
+    device = crew.device()
+    tasks.add(device.node, "planned", title="Planned")
+    device.sync()
+    [found] = of(crew, "tasks")
+    assert (found["task_id"], found["tokens"], found["last_at"]) == ("planned", 0, None)
 
 
 def test_the_fleet_tells_how_far_a_clock_is_off(

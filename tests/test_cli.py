@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from machines import SYNCD, Result, the_runner
 
+from syncd.cli import render
 from syncd.cli.app import command_paths
 
 CREATE = ("checkpoint", "create", "--task", "t", "--agent", "a")
@@ -739,3 +740,8 @@ def test_each_stretch_of_the_work_has_its_cost() -> None:
     found = ok("task", "show", "t", "--json").json()["cost"]["segments"]
     told = [(part["agent_id"], part["checkpoints"], part["tokens"]) for part in found]
     assert told == [("ann", 2, 30), ("bob", 1, 5), ("ann", 1, 1)]
+
+
+def test_a_column_of_nothing_takes_no_room() -> None:
+    """The bars of what has cost nothing."""
+    assert render._Column("", ["", ""], False).least() == 0

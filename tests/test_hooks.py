@@ -364,6 +364,24 @@ def test_another_branch_is_another_task_and_keeps_the_request(host: Host) -> Non
     assert latest(host.home)["metrics"]["files_modified"] == ["src/billing/refunds.py"]
 
 
+def test_what_was_recorded_of_a_file_stays_while_others_change(host: Host) -> None:
+    """Else the next one is told that its content is not known."""
+    for name in ("refunds.py", "api.py"):
+        (host.repo / "src" / "billing" / name).write_text(f"# {name}\n")
+    host.used("Write", {"file_path": str(host.repo / "src" / "billing" / "refunds.py")})
+    host.event("Stop")
+    before = latest(host.home)["workspace"]["files"]
+    host.event("SessionEnd")
+    another = Host(host.repo, host.home, "another")
+    another.event("SessionStart")
+    another.used("Write", {"file_path": str(host.repo / "src" / "billing" / "api.py")})
+    another.event("Stop")
+    found = latest(host.home)
+    assert set(found["metrics"]["files_modified"]) == set(found["workspace"]["files"])
+    assert before.items() <= found["workspace"]["files"].items()
+    assert len(found["workspace"]["files"]) == 2
+
+
 def test_files_outside_the_repository_and_generated_ones_are_not_recorded(
     host: Host, tmp_path: Path
 ) -> None:

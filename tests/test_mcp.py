@@ -389,5 +389,5 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "extra `mcp`" in done.stderr
-    assert "pip install '.[mcp]'" in done.stderr
+    assert "pip install -e '.[mcp]'" in done.stderr
     assert done.stdout == ""

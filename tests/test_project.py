@@ -301,4 +301,4 @@ def test_the_wheel_works_in_an_empty_environment_outside_the_checkout(tmp_path: 
     assert (tmp_path / "home" / "context.db").is_file()
     refused = subprocess.run([command, "ui"], env=env, cwd=tmp_path, capture_output=True, text=True)
     assert refused.returncode == 1
-    assert "pip install 'syncd[ui]'" in refused.stderr, "it was installed without the extra"
+    assert "pip install -e '.[ui]'" in refused.stderr, "it was installed without the extra"

@@ -71,7 +71,7 @@ class _Column(NamedTuple):
         if self.whole:
             return self.widest()
         words = (word for text in (self.name, *self.cells) for word in text.split())
-        return max(map(_cells, words))
+        return max(map(_cells, words), default=0)
 
 
 def table(
@@ -255,8 +255,10 @@ def _proof(document: dict[str, Any]) -> list[str]:
     tests = document["metrics"]["tests_status"]
     lines = []
     if any(tests.values()):
-        counts = ", ".join(f"{tests[name]} {name}" for name in ("passed", "failed", "skipped"))
-        lines.append(_line("Tests", f"{counts}, {tests['coverage_percent']} % covered"))
+        counts = [f"{tests[name]} {name}" for name in ("passed", "failed", "skipped")]
+        if covered := tests["coverage_percent"]:  # zero where nobody has measured it
+            counts.append(f"{covered} % covered")
+        lines.append(_line("Tests", ", ".join(counts)))
     if workspace:
         place = f"{workspace['repository']}@{workspace['branch']}"
         commit = f" at {workspace['head'][:12]}" if workspace["head"] else ", no commit yet"

@@ -12,7 +12,7 @@ import click
 
 from syncd.cli import render
 from syncd.cli.verb import App, until_interrupted, verb
-from syncd.errors import SyncdError
+from syncd.errors import ExtraMissingError, SyncdError
 from syncd.leases import FOREVER
 
 _NEEDED = ("jinja2", "starlette", "uvicorn")
@@ -31,7 +31,7 @@ def ui(app: App, no_browser: bool, port: int) -> None:
     command again. Needs no network and no daemon. Ctrl-C ends it.
     """
     if not all(map(find_spec, _NEEDED)):
-        raise SyncdError("the page is not installed", "pip install 'syncd[ui]'")
+        raise ExtraMissingError("ui")
     from syncd.ui.server import Site
 
     with until_interrupted():

@@ -138,7 +138,18 @@ def composed(
     }
     if checked := _verification(session, before):
         document["verification"] = checked
-    return {**document, "workspace": dict(seen)} if seen else document
+    if seen:
+        document["workspace"] = {**seen, "files": _contents(document, seen, before)}
+    return document
+
+
+def _contents(
+    document: Mapping[str, Any], seen: Mapping[str, Any], before: Mapping[str, Any]
+) -> dict[str, str]:
+    """Of files that the checkpoint before named and this one still does, as they were then."""
+    known = (before.get("workspace") or {}).get("files") or {}
+    named = {*document["metrics"]["files_modified"]}
+    return {**{name: known[name] for name in known if name in named}, **seen["files"]}
 
 
 def _listed(kept: Mapping[str, Any]) -> list[str]:
