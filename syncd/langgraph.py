@@ -30,7 +30,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "SyncdSaver needs LangGraph, which is not installed: in the checkout of syncd, "
-        "pip install '.[langgraph]'"
+        "pip install -e '.[langgraph]'"
     ) from error
 
 from syncd.errors import InvalidInputError

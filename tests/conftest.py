@@ -33,9 +33,9 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the cases of a long story a few are enough in daily work. Some look at bodies as they lie
-    in the database, or change them there."""
-    left_out = full(_between(items), [])
+    """Of the cases of a long story a few are enough in daily work, and of some stories none. Some
+    look at bodies as they lie in the database, or change them there."""
+    left_out = full([*_between(items), *(i for i in items if i.get_closest_marker("proof"))], [])
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
     if ENCRYPTION != "none":

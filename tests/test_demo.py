@@ -119,6 +119,7 @@ def wait_for(place: Path, pattern: str, playing: subprocess.Popen[str]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.proof
 def test_ended_while_the_server_is_being_made_it_leaves_nothing(temporary: Path) -> None:
     """The signal reaches the demo alone: what it has begun goes on until it is told otherwise."""
     with demo() as playing:
@@ -142,6 +143,7 @@ def test_ctrl_c_in_the_midst_of_the_story_leaves_nothing(temporary: Path) -> Non
     assert nothing_is_left(temporary)
 
 
+@pytest.mark.proof
 def test_a_failure_in_the_midst_of_the_story_is_told_and_leaves_nothing(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

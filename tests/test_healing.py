@@ -57,6 +57,7 @@ def test_a_restored_replica_that_moved_on_before_the_others_came_back(team: Team
     team.agree()
 
 
+@pytest.mark.proof
 def test_a_replica_restored_twice_still_gets_everything(team: Team) -> None:
     ann, bob, _ = team.three()
     ann.create()
@@ -207,6 +208,7 @@ def test_a_copy_has_a_new_id_before_it_writes_and_keeps_it(team: Team, tmp_path:
     assert copy.sql("SELECT * FROM quarantine") == []
 
 
+@pytest.mark.proof
 def test_a_copy_can_go_back_to_a_backup_that_came_with_it(team: Team, tmp_path: Path) -> None:
     ann, *_ = team.three()
     ann.create()
@@ -271,6 +273,7 @@ def test_what_a_restored_replica_lost_of_a_revoked_login_is_not_written_again_un
     team.agree()
 
 
+@pytest.mark.proof
 def test_a_copy_that_has_written_nothing_yet_follows_until_it_writes(
     team: Team, tmp_path: Path
 ) -> None:
@@ -287,6 +290,7 @@ def test_a_copy_that_has_written_nothing_yet_follows_until_it_writes(
     team.agree()
 
 
+@pytest.mark.proof
 def test_two_copies_of_one_home(team: Team, tmp_path: Path) -> None:
     ann, *_ = team.three()
     first = ann.create()
@@ -461,6 +465,7 @@ def test_a_relay_does_not_keep_back_what_this_machine_had_not_sent(team: Team) -
     team.agree()
 
 
+@pytest.mark.proof
 def test_a_lost_machine_that_the_restored_replica_never_met(team: Team) -> None:
     ann, bob, lost = team.three()
     team.settle(ann, bob)
@@ -531,6 +536,7 @@ def test_entries_deleted_from_a_machine_are_named_and_fetched_again(
 # --- several at once ------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_the_replica_and_a_device_restored_together(team: Team) -> None:
     ann, bob, cem = team.three()
     first = ann.create()
@@ -550,6 +556,7 @@ def test_the_replica_and_a_device_restored_together(team: Team) -> None:
     team.agree()
 
 
+@pytest.mark.proof
 def test_a_restored_replica_gets_back_what_was_written_under_an_earlier_id(team: Team) -> None:
     ann, bob, _ = team.three()
     team.settle(ann, bob)
@@ -566,6 +573,7 @@ def test_a_restored_replica_gets_back_what_was_written_under_an_earlier_id(team:
     team.agree()
 
 
+@pytest.mark.proof
 def test_the_replica_restored_while_a_copy_has_a_new_id(team: Team, tmp_path: Path) -> None:
     ann, bob, _ = team.three()
     first = ann.create()

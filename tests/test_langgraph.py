@@ -562,7 +562,7 @@ def test_errors_and_answers_replace_what_a_step_said_before(saver: SyncdSaver) -
 def test_without_langgraph_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "langgraph.checkpoint.base", None)
     monkeypatch.delitem(sys.modules, "syncd.langgraph")
-    with pytest.raises(ImportError, match=r"pip install 'syncd\[langgraph\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '.\[langgraph\]'"):
         importlib.import_module("syncd.langgraph")
 
 

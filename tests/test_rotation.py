@@ -334,6 +334,7 @@ def test_a_key_changed_offline_with_entries_that_were_not_sent(team: Team) -> No
     assert keys[old] != keys[new]
 
 
+@pytest.mark.proof
 def test_keys_changed_again_and_again(team: Team) -> None:
     ann, bob = team.machine(), team.machine()
     ids = [device_of(ann)]
@@ -412,6 +413,7 @@ def test_an_exchange_that_has_the_old_key_stops_and_says_so(crew: Crew) -> None:
     assert bob.problems() == []
 
 
+@pytest.mark.proof
 def test_the_replica_restored_to_before_the_change(team: Team) -> None:
     ann, bob = team.machine(), team.machine()
     ann.create()
@@ -660,6 +662,7 @@ def test_what_was_not_signed_before_its_key_was_lost_is_no_evidence_until_it_is_
 # --- copies -------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 @pytest.mark.variants
 @pytest.mark.parametrize("who", ["the copy", "the original", "both"])
 @pytest.mark.parametrize("unsent", [False, True], ids=["all sent", "some unsent"])
@@ -683,6 +686,7 @@ def test_a_copied_home_and_a_change_of_the_key(
     assert device_of(ann) != device_of(copy)
 
 
+@pytest.mark.proof
 @pytest.mark.variants
 @pytest.mark.parametrize("both", [True, False], ids=["both changed", "one changed"])
 @pytest.mark.parametrize("changed_first", [True, False], ids=["this one first", "that one first"])
