@@ -1088,3 +1088,10 @@ def test_without_one_it_is_ours_and_nonsense_draws_a_line_too(host: Host, home: 
     for given in (b"", b"7", b"{", b'{"context_window": 3, "cost": {"total_cost_usd": "x"}}'):
         done = ran(home, given, CLAUDE_CODE, "--status-line")
         assert (done.returncode, done.stdout) == (0, b"syncd\n")
+
+
+def test_of_a_list_that_is_too_long_it_says_how_many_are_left_out() -> None:
+    listed = [{"content": f"item {number}", "status": "pending"} for number in range(130)]
+    found = events.todos(listed, "content")
+    assert found[99] == ["item 99", "pending"]
+    assert found[100:] == [["(30 more items, which are not recorded)", "pending"]]

@@ -149,10 +149,13 @@ def _todos(tool: str, given: Mapping[str, Any], answer: Any) -> dict[str, Any]:
 
 
 def todos(listed: Any, name: str) -> list[list[str]]:
-    """Text and status of each item."""
+    """Text and status of each item; of a list that is too long, how many are left out."""
     found = (mapping(item) for item in listed) if isinstance(listed, list) else ()
     pairs = [[text(item.get(name), ITEM), text(item.get("status"), 80)] for item in found]
-    return [pair for pair in pairs if pair[0]][:_TODOS]
+    kept = [pair for pair in pairs if pair[0]]
+    if (more := len(kept) - _TODOS) > 0:
+        return [*kept[:_TODOS], [f"({more} more items, which are not recorded)", "pending"]]
+    return kept
 
 
 def output(answer: Any) -> str:
