@@ -152,14 +152,8 @@ class Watcher:
                 )
 
     def _look_at_cursor(self, machine: Machine, rows: list[Row]) -> None:
-        """All that the replica has up to the cursor is here, if both agree on the cursor."""
-        newest = "SELECT cloud_seq, batch FROM batches ORDER BY cloud_seq DESC LIMIT 1"
-        found = machine.rows(newest)
-        if not found or found[0][0] > len(self._replica):
-            return
-        [(cursor, batch)] = found
-        if self._replica[cursor - 1][1] != batch:
-            return
+        """All that the replica has up to the cursor is here."""
+        cursor = self._cursor(machine)
         here = {row.chain for row in rows}
         lacking = [row[0] for row in self._replica[:cursor] if row[5] not in here]
         if lacking and not self._is_quarantined(machine, lacking):
@@ -167,6 +161,15 @@ class Watcher:
                 CONTIGUOUS,
                 f"{machine.home.name} is at number {cursor} and has never seen {lacking}",
             )
+
+    def _cursor(self, machine: Machine) -> int:
+        """Up to where a machine and the replica agree; none where it has yet to hear that the
+        replica was restored, and its cursor is one of a history that is gone."""
+        newest = "SELECT cloud_seq, batch FROM batches ORDER BY cloud_seq DESC LIMIT 1"
+        for cursor, batch in machine.rows(newest):
+            if cursor <= len(self._replica) and self._replica[cursor - 1][1] == batch:
+                return int(cursor)
+        return 0
 
     def _is_quarantined(self, machine: Machine, numbers: list[int]) -> bool:
         known = {row[0] for row in machine.rows("SELECT entry_id FROM quarantine")}
@@ -176,13 +179,13 @@ class Watcher:
 
     def _look_at_holders(self, machine: Machine, rows: list[Row]) -> None:
         """Who has all that the replica had before a claim knows whether it came first; unless the
-        replica was restored since, and has given the number to something else."""
+        replica was restored since."""
         claims = [row for row in rows if row.entity == "lease"]
         for row in claims:
             if row.op == "release":
                 self.world.released(*self._based_on(row))
         with self.world.acting(machine):
-            cursor, _ = machine.exchange.cursor()
+            cursor = self._cursor(machine)
             for task in {row.entity_id for row in claims}:
                 for claim in tenure.standing(machine.node, task):
                     numbered = self._replica[claim.fence - 1 : claim.fence] if claim.fence else []
