@@ -671,6 +671,11 @@ SELECT * FROM log WHERE seq = ?
 -- Where a device's entries after some number begin.
 SELECT MIN(seq) FROM log WHERE device_id = ? AND device_seq > ?
 
+-- once_there --
+-- The last number of a device that the replica is known to have had, whatever it has lost since:
+-- then only the places are forgotten. Looks through the whole log.
+SELECT coalesce(MAX(device_seq), 0) FROM log WHERE device_id = ? AND batch IS NOT NULL
+
 -- forget_places_of --
 -- The replica lost these entries of a device.
 UPDATE log SET cloud_seq = NULL WHERE device_id = ? AND device_seq > ?

@@ -152,9 +152,13 @@ def depart(exchange: Exchange, replica: Replica, key: SigningKey) -> None:
     if common < last and _theirs(replica, left, [common + 1]):
         _check_signed(exchange, replica, left, common, key.public())
     else:
-        common = max(common, exchange.acknowledged().device_seq)
+        common = max(common, _once_there(exchange, left))
     rechain(exchange, replica, common, key)
     exchange.leave(left)
+
+
+def _once_there(exchange: Exchange, device_id: str) -> int:
+    return int(exchange.run("once_there", device_id).fetchone()[0])
 
 
 # --- ids that this device had before ------------------------------------------------------------
@@ -175,8 +179,9 @@ def _remind(
     try:
         standing = replica.hello(device_id, public)
     except DeviceTakenError:  # it stays with the login that this home had before
-        common, _ = _parting(exchange, replica, device_id, head, head.device_seq + 1, public)
-        last, taken = common, True
+        common, parted = _parting(exchange, replica, device_id, head, head.device_seq + 1, public)
+        last = common if parted else max(common, _once_there(exchange, device_id))
+        taken = True
     else:
         _check_key(standing, device_id, public)
         if standing.device_seq >= head.device_seq and not exchange.waits(device_id):

@@ -273,6 +273,30 @@ def test_what_a_restored_replica_lost_of_a_revoked_login_is_not_written_again_un
     team.agree()
 
 
+def test_what_a_restored_replica_lost_stays_under_an_id_that_two_homes_had_before(
+    team: Team, tmp_path: Path
+) -> None:
+    ann, bob, _ = team.three()
+    ann.create()
+    ann.sync()
+    copy = ann.copied_to(tmp_path / "copy", image=False)
+    team.machines.append(copy)
+    copy.create()
+    copy.sync()
+    logins = [bob.json("device", "add", name)["dsn"] for name in ("second", "third")]
+    dump = team.dumped()
+    ann.create("u")
+    team.settle(ann, bob, copy)
+    team.restored(dump)
+    for machine, dsn in zip((copy, ann), logins, strict=True):
+        machine.environment["SYNCD_CLOUD_DSN"] = dsn
+    team.settle(copy, ann, bob)
+    assert bob.sql("SELECT * FROM quarantine") == []
+    team.administrator().ok("admin", "recovery", "open", team.organization)
+    assert bob.json("prove", "--repair")["ok"]
+    team.agree()
+
+
 @pytest.mark.proof
 def test_a_copy_that_has_written_nothing_yet_follows_until_it_writes(
     team: Team, tmp_path: Path
