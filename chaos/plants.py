@@ -63,9 +63,33 @@ def torn_pull() -> None:
     sync.apply = apply  # type: ignore[attr-defined]
 
 
+def gives_up() -> None:
+    """A daemon that has once failed to reach the replica does not try again."""
+    from syncd.daemon.exchanger import Exchanger
+
+    whole = Exchanger._attempt
+
+    def attempt(self: Exchanger, wanted: set[str]) -> None:
+        if not self.cloud.last_error:
+            whole(self, wanted)
+
+    Exchanger._attempt = attempt  # type: ignore[method-assign]
+
+
+def stray() -> None:
+    """A daemon leaves a process behind, whichever way it ends."""
+    import subprocess
+
+    if "run" in sys.argv:
+        waits = [sys.executable, "-c", "import time; time.sleep(600)"]
+        subprocess.Popen(waits, start_new_session=True)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     "word-first": word_first,
     "torn-pull": torn_pull,
+    "gives-up": gives_up,
+    "stray": stray,
     "sequence-cursor": _nothing,
 }
 

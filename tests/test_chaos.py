@@ -147,6 +147,8 @@ def test_a_short_run_loses_nothing() -> None:
 FOUND_BY = {
     "word-first": "everything acknowledged is at the replica",
     "torn-pull": "syncd prove",
+    "gives-up": "no daemon is stuck: no backlog is left",
+    "stray": "no process is left",
     "sequence-cursor": "syncd prove",
 }
 
