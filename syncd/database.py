@@ -260,6 +260,14 @@ _MEANINGS: dict[int, tuple[type[SyncdError], str]] = {
     sqlite3.SQLITE_TOOBIG: (InvalidInputError, "the document is too large"),
     sqlite3.SQLITE_CONSTRAINT: (CheckpointExistsError, "this id is in use already"),
     sqlite3.SQLITE_IOERR: (StoreError, "the disk did not take or give the data"),
+    # No room for the index of the write-ahead log.
+    sqlite3.SQLITE_IOERR_SHMSIZE: (DiskFullError, "the disk is full; nothing was written"),
+    # SQLite does not say which: only of a full disk does it know the name.
+    sqlite3.SQLITE_IOERR_WRITE: (
+        DiskFullError,
+        "the disk did not take the data: a quota or a limit on the size of files is reached, or "
+        "it fails; nothing was written",
+    ),
 }
 
 
@@ -305,11 +313,10 @@ def translated(error: Exception) -> SyncdError:
     code = extended & 0xFF
     if extended in _LOCK_FAILURES:
         code = sqlite3.SQLITE_PROTOCOL
-    if extended == sqlite3.SQLITE_IOERR_SHMSIZE:  # no room for the index of the write-ahead log
-        code = sqlite3.SQLITE_FULL
     if "decode to UTF-8" in str(error):
         code = sqlite3.SQLITE_CORRUPT
-    kind, meaning = _MEANINGS.get(code, (StoreError, "the database refused"))
+    usual = _MEANINGS.get(code, (StoreError, "the database refused"))
+    kind, meaning = _MEANINGS.get(extended, usual)
     return kind(f"{meaning} ({error})")
 
 

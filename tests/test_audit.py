@@ -6,12 +6,14 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from syncd import CheckpointService, ExecutionState, audit, projection, tasks
+from syncd.errors import DiskFullError
 
 LOG_COLUMNS = (
     "seq", "entry_id", "device_id", "device_seq", "entity", "entity_id", "op", "bases", "hlc",
@@ -202,3 +204,14 @@ def test_damage_stays_recorded_until_an_audit_is_clean(service: CheckpointServic
     projection.rebuild(service.node.store)
     assert audit.verify(service.node.store, key).ok
     assert not service.node.store.rows("problems")
+
+
+def test_no_room_to_check_is_not_taken_for_damage(
+    recorded: CheckpointService, tmp_path: Path
+) -> None:
+    with closing(copy_of(recorded, tmp_path / "copy.db")) as copy:
+        copy.execute("PRAGMA temp.max_page_count = 2")
+        with pytest.raises(DiskFullError):
+            audit.verify_database(copy, {})
+        copy.execute("PRAGMA temp.max_page_count = 1000000")
+        assert audit.verify_database(copy, {}).ok

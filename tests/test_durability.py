@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import signal
 import sqlite3
@@ -29,6 +30,7 @@ from power_loss import (
 )
 
 from syncd import CheckpointService, SyncdError
+from syncd.errors import DiskFullError
 from syncd.seal import signature_valid
 
 WAL = "context.db-wal"
@@ -301,3 +303,19 @@ def test_less_than_full_synchrony_would_be_noticed(
     left = crashes(story, {*story.words()}, 0, memory)
     found = [problem for _, home, said in left for problem in damage(home, said)]
     assert any("is lost" in problem for problem in found)
+
+
+def test_a_limit_on_the_size_of_files_says_what_is_wrong_and_loses_nothing(tmp_path: Path) -> None:
+    """As a quota does: of these, SQLite says no more than that something went wrong."""
+    with closing(CheckpointService(home=tmp_path / "home")) as service:
+        service.create_checkpoint("t", "ann")
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+        try:
+            with pytest.raises(DiskFullError, match="a quota or a limit"):
+                service.create_checkpoint("t", "ann", context_summary={"state": {"x": "x" * 9_000}})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        made = service.create_checkpoint("t", "ann")
+        assert service.get_latest_checkpoint("t") == made
+        assert len(service.get_checkpoint_history("t")) == 2
