@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from scale.author import Author, templates
 from scale.server import Machine
-from syncd.arrival import examine
+from syncd.examination import examine
 from syncd.exchange import Head
 from syncd.replica import Batch, Replica
 from syncd.vault import Vault

@@ -659,6 +659,14 @@ SELECT seq, chain FROM log WHERE device_id = ? AND device_seq = ?
 -- Whether a place in the log is taken.
 SELECT 1 FROM log WHERE seq = ?
 
+-- previous_at --
+-- The chain value that an entry continues.
+SELECT previous FROM log WHERE seq = ?
+
+-- complete --
+-- An entry of which only the header was here, since the replica had refused it.
+UPDATE log SET body = ?, purged = ? WHERE seq = ?
+
 -- seqs_after --
 -- Where a device's entries after some number stand. Looks through the whole log.
 SELECT seq FROM log WHERE device_id = ? AND device_seq > ? ORDER BY seq

@@ -1,146 +1,22 @@
-"""What comes from the replica: examined link by link, then taken in, in one transaction a page.
-
-Nothing is believed because the replica says so. Each entry must continue its device's chain, and
-the last one of each device in a page must be signed with that device's key: the chain makes that
-one signature cover all before it.
-"""
+"""What was examined is taken in, in one transaction a page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
 from syncd import clock
-from syncd.endorsement import unendorsed
-from syncd.entry import CHECKPOINT, CREATE, KEY, LEASE, PURGE, Entry, header_bytes
+from syncd.entry import CHECKPOINT, CREATE, KEY, LEASE, PURGE, Entry
 from syncd.errors import DivergedError
+from syncd.examination import Examined, opened, unfit
 from syncd.exchange import START, Exchange, Head, settle_forks
+from syncd.projection import rebuild
 from syncd.purges import expect, purge_in, take_effect
 from syncd.replica import Pulled
-from syncd.seal import DAMAGED, chain_value, digest, signature_valid
-from syncd.shapes import complete
-from syncd.vault import Vault
 from syncd.views import Views, first_version
-
-
-class Examined(NamedTuple):
-    """A pulled entry: new (with the chain value before it), known already, or not acceptable."""
-
-    row: Pulled
-    previous: bytes | None = None
-    meta: dict[str, Any] | None = None
-    problem: str | None = None
-
-
-# --- examining --------------------------------------------------------------------------------
-
-
-def examine(
-    page: Sequence[Pulled], heads: dict[str, Head], keys: dict[str, bytes], vault: Vault
-) -> list[Examined]:
-    """Check a page against what is known of each device; moves `heads` on."""
-    examined = [_examined(row, heads, keys, vault) for row in page]
-    return _signed(examined, heads, keys)
-
-
-def _examined(
-    row: Pulled, heads: dict[str, Head], keys: dict[str, bytes], vault: Vault
-) -> Examined:
-    head = heads.get(row.device_id, START)
-    if row.device_seq <= head.device_seq:
-        return Examined(row)
-    if row.device_seq != head.device_seq + 1:
-        return Examined(row, problem=f"it does not follow entry {head.device_seq} of its device")
-    meta, problem = _opened(row)
-    if problem := problem or unfit(row, head.chain, vault) or _usurper(row, meta, keys):
-        return Examined(row, problem=problem)
-    heads[row.device_id] = Head(row.device_seq, row.chain)
-    return Examined(row, head.chain, meta)
-
-
-def _usurper(row: Pulled, meta: dict[str, Any] | None, keys: dict[str, bytes]) -> str | None:
-    if row.entity != KEY or meta is None:
-        return None
-    return unendorsed(row.device_id, row.device_seq, row.entity_id, meta, keys)
-
-
-def unfit(row: Pulled, previous: bytes, vault: Vault) -> str | None:
-    """Why an entry cannot be the one that follows a chain value, or None."""
-    if row.refused is not None:
-        return None  # the replica has said why it keeps the header only, perhaps for this
-    if chain_value(previous, header_bytes(row[2:14]), row.hash) != row.chain:
-        return "it does not continue the chain of its device"
-    if row.body is None:
-        purged = row.purged is not None and row.entity == CHECKPOINT
-        return None if purged else "its body is missing"
-    if _altered(row, row.body, vault):
-        return "its body does not match its hash"
-    return None
-
-
-def _altered(row: Pulled, body: bytes, vault: Vault) -> bool:
-    """One that is sealed with a key that is not here is taken as it is: reading it will tell."""
-    if row.key_id:
-        return vault.plain(row.entry_id, row.key_id, row.hash, body).startswith(DAMAGED)
-    return digest(body) != row.hash
-
-
-def _opened(row: Pulled) -> tuple[dict[str, Any] | None, str | None]:
-    """The meta, or what is wrong with it; neither if that is why the replica refused the entry."""
-    try:
-        meta = orjson.loads(row.meta)
-    except ValueError:
-        return None, None if row.refused is not None else "its meta cannot be read"
-    if complete(row.entity, meta):
-        return meta, None
-    return None, None if row.refused is not None else "its meta is incomplete"
-
-
-def _signed(
-    examined: list[Examined], heads: dict[str, Head], keys: dict[str, bytes]
-) -> list[Examined]:
-    """Each device's entries up to the last one that it has signed; nearly always all of them."""
-    new: dict[str, list[Examined]] = {}
-    for found in examined:
-        if found.previous is not None:
-            new.setdefault(found.row.device_id, []).append(found)
-    doubtful: dict[str, tuple[int, str]] = {}
-    for device, entries in new.items():
-        if problem := _unsigned(entries[-1].row, keys.get(device)):
-            heads[device] = _last_signed(entries, keys.get(device))
-            doubtful[device] = heads[device].device_seq, problem
-    return [_without_doubt(found, doubtful) for found in examined] if doubtful else examined
-
-
-def _last_signed(entries: list[Examined], key: bytes | None) -> Head:
-    for found in reversed(entries):
-        if _unsigned(found.row, key) is None:
-            return Head(found.row.device_seq, found.row.chain)
-    first = entries[0]
-    return Head(first.row.device_seq - 1, first.previous or b"")
-
-
-def _without_doubt(found: Examined, doubtful: dict[str, tuple[int, str]]) -> Examined:
-    last, problem = doubtful.get(found.row.device_id, (0, ""))
-    if problem and found.previous is not None and found.row.device_seq > last:
-        return Examined(found.row, problem=problem)
-    return found
-
-
-def _unsigned(row: Pulled, key: bytes | None) -> str | None:
-    if key is None:
-        return "the key of its device is not known"
-    if row.signature is None:
-        return "the last entry of its device is not signed"
-    if not signature_valid(key, row.chain, row.signature):
-        return "its signature is not valid for the key that is pinned for its device"
-    return None
-
-
-# --- taking in --------------------------------------------------------------------------------
 
 
 def apply(exchange: Exchange, page: Sequence[Examined], keys: dict[str, bytes]) -> int:
@@ -213,6 +89,7 @@ class _Arrival:
         self._touched: dict[tuple[str, str], list[int]] = {}
         self._seen: list[Entry] = []
         self._filled: set[int] = set()
+        self._views_differ = False
         self.entries: list[Entry] = []
         self._metas: list[dict[str, Any] | None] = []
 
@@ -258,6 +135,8 @@ class _Arrival:
         if row.device_id == self._own:
             self._told = Head(row.device_seq, row.chain)
         seq, _, *place, entity, entity_id, refused = found
+        if refused is not None and row.refused is None and not self._taken_after_all(row, seq):
+            return
         # What was refused has a place in time on its own device only.
         hlc = row.effective_hlc if row.refused is None else place[2]
         turned_down = row.refused is not None and refused is None
@@ -271,12 +150,26 @@ class _Arrival:
                 self._touched.setdefault((entity, entity_id), [])
                 self._views.date(orjson.loads(row.meta)["task_id"], row.effective_hlc)
 
+    def _taken_after_all(self, row: Pulled, seq: int) -> bool:
+        """An entry that a replica had refused, which was restored since and has taken it. Of
+        another device's, only the header is here."""
+        if row.device_id != self._own:
+            previous = self._exchange.run("previous_at", seq).fetchone()[0]
+            if problem := unfit(row, previous, self._vault):
+                self._quarantine(row, problem)
+                return False
+            entry = self._kept(entry_at(seq, row, previous))
+            self._exchange.run("complete", entry.body, entry.purged, seq)
+        self._exchange.run("settle_quarantine", "taken", row.entry_id)
+        self._views_differ = True
+        return True
+
     def _fill(self, row: Pulled) -> None:
         """An entry that was lost here; its place in the log is free, unless it never had one."""
         if held := self._exchange.run("seq_of", row.device_id, row.device_seq).fetchone():
             self._differ(row, *held)
             return
-        meta, problem = _opened(row)
+        meta, problem = opened(row)
         before = self._exchange.run("seq_of", row.device_id, row.device_seq - 1).fetchone()
         seq, previous = before or (0, START.chain)
         if problem := problem or unfit(row, previous, self._vault):
@@ -334,6 +227,8 @@ class _Arrival:
             self._exchange.run("add_device", device_id, self._keys[device_id], at)
             self._exchange.run("put_head", *head, device_id)
         self._purge()
+        if self._views_differ:
+            rebuild(self._exchange.store)
         sealed = {entry.key_id for entry in self.entries if entry.key_id}
         self._exchange.store.missing_keys(name for name in sealed if not self._vault.has(name))
         self._exchange.put_anchor(self._head, self._hlc)

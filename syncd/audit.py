@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import orjson
 
-from syncd.database import translated, unforked
+from syncd.database import unforked
 from syncd.endorsement import unendorsed
 from syncd.entry import FINALIZE, KEY, Entry
 from syncd.errors import DiskFullError
 from syncd.projection import Problem, view_problems
 from syncd.purges import Ledger
+from syncd.refusals import translated
 from syncd.seal import GENESIS, SEALED, flaw, header_intact, signature_valid, well_typed
 from syncd.sql import SQLITE_VERSION, bring_up_to_date, queries, version_of
 from syncd.store import Store

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from syncd import bodies
 from syncd.audit import verify_database
 from syncd.bodies import plain_left
-from syncd.database import translated, unforked
+from syncd.database import unforked
 from syncd.entry import Entry
 from syncd.errors import (
     BackupRefusedError,
@@ -23,6 +23,7 @@ from syncd.errors import (
     DatabaseCorruptError,
 )
 from syncd.purges import holds, leave_out
+from syncd.refusals import translated
 from syncd.sql import (
     SQLITE_VERSION,
     bring_up_to_date,

@@ -213,6 +213,7 @@ class Exchange:
             settle_forks(views, taken)
             purges = [purge_in(entry) for entry in taken if entry.entity == PURGE]
             take_effect(self.store.connection, purges)
+            self._take_after_all(entry for entry in taken if entry.refused is not None)
             self._slow_down(entries, verdicts)
             last = entries[-1]
             self.put_state("push_seq", str(last.seq))
@@ -220,6 +221,13 @@ class Exchange:
                 last.device_seq > self.acknowledged().device_seq
             ):
                 self.acknowledge(Head(last.device_seq, last.chain))
+
+    def _take_after_all(self, entries: Iterable[Entry]) -> None:
+        """Entries that a replica had refused, which was restored since and has taken them."""
+        if named := [entry.entry_id for entry in entries]:
+            for entry_id in named:
+                self.run("settle_quarantine", "taken", entry_id)
+            rebuild(self.store)
 
     def _slow_down(self, entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> None:
         """Forget the reading of a clock that was ahead: what the replica has just allowed is later

@@ -16,9 +16,10 @@ from uuid import UUID
 import orjson
 
 from syncd import fold, proof, running
-from syncd.arrival import entry_at, unfit
+from syncd.arrival import entry_at
 from syncd.entry import CHECKPOINT, Entry
 from syncd.errors import ReplicaError, StoreBusyError
+from syncd.examination import unfit
 from syncd.exchange import Exchange, Head
 from syncd.fallback import CANNOT_RESUME, Usable, usable
 from syncd.node import Node

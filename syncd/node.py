@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from syncd import clock, config
-from syncd.database import patiently, refused, translated, unforked
+from syncd.database import patiently, unforked
 from syncd.entry import uuid7
 from syncd.errors import (
     CheckpointNotFoundError,
@@ -24,6 +24,7 @@ from syncd.errors import (
     UsageError,
 )
 from syncd.keychain import Keychain
+from syncd.refusals import refused, translated
 from syncd.seal import SigningKey, digest, publish_once
 from syncd.sql import SQLITE_VERSION, exclusive, migrate_sqlite, queries
 from syncd.store import Store

@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from syncd import clock, fold
-from syncd.database import translated
 from syncd.entry import CHECKPOINT, LEASE, LINK, TASK
 from syncd.errors import DatabaseCorruptError
+from syncd.refusals import translated
 from syncd.sql import queries
 from syncd.store import Store
 from syncd.views import checkpoint_row, fence_rows, task_columns

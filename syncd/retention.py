@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from syncd import backup, clock, redaction
 from syncd.canonical import canonical
-from syncd.database import patiently, translated, unforked
+from syncd.database import patiently, unforked
 from syncd.entry import CREATE, PURGE, Draft, Entry, uuid7
 from syncd.errors import CheckpointNotFoundError, LegalHoldError
 from syncd.node import Node, user
@@ -33,6 +33,7 @@ from syncd.purges import (
     to_overwrite,
     uncleaned,
 )
+from syncd.refusals import translated
 
 LEGAL_HOLD = "legal_hold"
 APPLIED, WAITING = "applied", "waiting"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from syncd import clock
-from syncd.arrival import Examined, apply, apply_without_clashes, examine
+from syncd.arrival import apply, apply_without_clashes
 from syncd.entry import Entry
 from syncd.errors import (
     CheckpointExistsError,
@@ -25,6 +25,7 @@ from syncd.errors import (
     ReplicaError,
     SyncdError,
 )
+from syncd.examination import Examined, examine
 from syncd.exchange import Exchange
 from syncd.fold import derived_id
 from syncd.healing import depart, reconcile, remind, roll_back

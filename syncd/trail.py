@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from syncd import clock
-from syncd.database import translated
 from syncd.errors import CheckpointNotFoundError, UsageError
+from syncd.refusals import translated
 from syncd.service import time_range
 from syncd.store import Store
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from syncd import clock
-from syncd.database import Database, is_busy, translated
+from syncd.database import Database, is_busy
 from syncd.entry import Draft, Entry, header_bytes
+from syncd.refusals import translated
 from syncd.seal import GENESIS, SigningKey, chain_value
 from syncd.vault import Vault
 from syncd.views import Views

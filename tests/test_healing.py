@@ -297,6 +297,28 @@ def test_what_a_restored_replica_lost_stays_under_an_id_that_two_homes_had_befor
     team.agree()
 
 
+def test_what_a_replica_had_refused_it_takes_after_it_was_restored(team: Team) -> None:
+    """The others had the headers alone."""
+    ann, bob, cem = team.three()
+    erased = ann.create()
+    team.settle(ann, bob, cem)
+    dump = team.dumped()
+    bob.ok("task", "set", "t", "--retention", "legal_hold")
+    bob.sync()
+    team.sql("UPDATE syncd.organizations SET body_limit = 100")
+    large = ann.create("u")
+    ann.ok("erase", erased, "--yes")
+    team.settle(ann, cem)
+    assert len(ann.json("quarantine", "list")) == 2
+    assert cem.sql("SELECT length(body) FROM log WHERE refused IS NOT NULL") == [(0,), (0,)]
+    team.restored(dump)
+    team.agree(ann, cem, bob)
+    for machine in (ann, bob, cem):
+        assert machine.json("quarantine", "list") == []
+        assert machine.json("checkpoint", "show", large)["metadata"]["task_id"] == "u"
+        assert machine.sql("SELECT length(body) FROM log WHERE purged IS NOT NULL") == [(0,)]
+
+
 @pytest.mark.proof
 def test_a_copy_that_has_written_nothing_yet_follows_until_it_writes(
     team: Team, tmp_path: Path

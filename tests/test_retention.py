@@ -694,7 +694,8 @@ def test_an_entry_arrives_before_the_purge_that_accounts_for_it(crew: Team) -> N
     assert [row.purged is not None for row in page] == [True, False, False]
     two.engine.meet()
     two.exchange.store.row("cursor")
-    from syncd.arrival import apply, examine
+    from syncd.arrival import apply
+    from syncd.examination import examine
 
     keys = two.replica.keys()
     vault = two.node.vault

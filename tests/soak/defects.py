@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 from soak.ground import Ground
 from syncd import arrival, fold, sync
-from syncd.arrival import Examined
 from syncd.database import Database
 from syncd.entry import winner
+from syncd.examination import Examined
 from syncd.exchange import Exchange
 from syncd.leases import Claim
 
