@@ -454,7 +454,7 @@ def test_a_database_that_was_brought_back_is_the_one_that_is_shown(tmp_path: Pat
 
 def test_pages_over_a_long_history_are_light(tmp_path: Path) -> None:
     home = pages.filled(tmp_path / "home", payload.small(), full(300, 1_000_000))
-    found = pages.measured(home, 1)
+    found = pages.measured(home, 1).pages
     assert [asked.path for asked in found if asked.bytes > pages.MOST_BYTES] == []
 
 

@@ -67,7 +67,7 @@ class Pages:
         known = sums.tasks if sums else {}
         return self._page(
             "tasks.html", "Tasks", tasks=reading.titled(self._desk, lines), pager=pager, text=text,
-            status=status, statuses=_STATUSES,
+            status=status, statuses=_STATUSES, counted=sums is not None,
             totals=_totals({line.id: known[line.id] for line in lines if line.id in known}),
             address="/tasks", asked={"q": text, "status": status},
         )  # fmt: skip
