@@ -28,12 +28,13 @@ from showcase import Showcase
 from windows import Page, Window, window
 
 from bench import pages, payload
-from syncd import CheckpointService, ExecutionState, conflicts, tasks
+from syncd import CheckpointService, ExecutionState, conflicts, entry, graphs, tasks
 from syncd.cli import ui
 from syncd.cli.app import syncd
 from syncd.node import Node
 from syncd.sql import queries
-from syncd.ui import fleet
+from syncd.ui import fleet, reading
+from syncd.ui.desk import Desk
 from syncd.ui.kept import Kept
 
 runner = machines.runner
@@ -138,6 +139,50 @@ def test_a_task_shows_its_chain_with_the_fork_and_who_worked_when(opened: Window
     assert "another way: a web component" in page.text
 
 
+def test_the_thread_of_a_graph_is_shown_with_its_states_and_their_last_time(
+    opened: Window,
+) -> None:
+    listed = Page(counted(opened, "/tasks?q=support")).text
+    assert "LangGraph thread" in listed
+    assert "12 states" in listed
+    assert "just now" in listed or " ago" in listed
+    assert Page(opened.page("/tasks")).text.count("LangGraph thread") == 1, "others are none"
+    page = Page(counted(opened, f"/task?id={showcase.THREAD}"))
+    assert "states of the graph" in page.text
+    assert "SyncdSaver" in page.text
+    assert "No checkpoint" not in page.text
+    assert f"/audit?entity=graph&task={showcase.THREAD}" in page.addresses()
+    assert "LangGraph thread" in Page(opened.page("/")).text
+
+
+def counted(opened: Window, path: str) -> str:
+    deadline = time.monotonic() + 30
+    while "12" not in (text := opened.page(path)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return text
+
+
+@pytest.mark.parametrize("name", ["plain", "a/b%2F~c", "50%"])
+def test_a_thread_that_was_deleted_is_none_and_one_with_checkpoints_too_shows_both(
+    name: str, home: Path
+) -> None:
+    with closing(CheckpointService(home=home)) as service:
+        service.create_checkpoint(name, "ann")
+        showcase.thread(service.node, name, 3)
+        assert graphs.counted_all(service.node)[name] == tuple(
+            graphs.counted(service.node, name).values()
+        )
+        desk = Desk(service.node)
+        (line,) = reading.task_lines(desk)
+        assert (line.agent_id, line.thread_at) == ("ann", graphs.last_at(service.node, name))
+        assert line.at == line.thread_at > reading.task(desk, name).created_at
+        graphs.Graphs(service.node).delete_thread(name)
+        (line,) = reading.task_lines(desk)
+        assert (line.thread_at, graphs.last_at(service.node, name)) == ("", "")
+        assert graphs.counted_all(service.node) == {}
+
+
 def test_a_checkpoint_is_compared_with_its_parent(opened: Window, shown: Showcase) -> None:
     text = opened.page(f"/checkpoint?id={shown.forked}")
     page = Page(text)
@@ -177,6 +222,9 @@ def test_costs_are_added_up_by_day_task_and_agent(opened: Window, shown: Showcas
 def test_entries_are_listed_by_kind_task_and_actor(opened: Window) -> None:
     assert "update task" in Page(opened.page("/audit?entity=task&task=login-rate-limit")).text
     assert "No entry fits" in opened.page("/audit?actor=nobody")
+    kinds = {attrs["value"] for tag, attrs in Page(opened.page("/audit")).tags if tag == "option"}
+    assert kinds == {"", *entry.KINDS}
+    assert "create graph" in Page(opened.page("/audit?entity=graph")).text
     assert "finalize checkpoint" in " ".join(Page(opened.page("/audit")).text.split())
 
 
@@ -638,6 +686,7 @@ _PAGED: dict[str, tuple[Any, ...]] = {
     "history_page": ("t", 1, 0),
     "checkpoint_header": ("t",),
     "tasks_by_activity": (),
+    "graph_last": ("t",),
     "forked_tasks": (),
     "checkpoint_count": ("t",),
     "recent_entries": (0, "", "", "", 1, 0),
@@ -651,7 +700,7 @@ def test_no_page_looks_through_the_log_or_all_checkpoints(name: str, home: Path)
             f"EXPLAIN QUERY PLAN {queries()[name]}", _PAGED[name]
         ).fetchall()
     scans = [
-        row[3] for row in plan if row[3].startswith("SCAN") and row[3] not in ("SCAN t", "SCAN k")
+        row[3] for row in plan if row[3].startswith("SCAN") and row[3] not in ("SCAN tasks", "SCAN k")
     ]
     assert scans == []
 
