@@ -639,40 +639,29 @@ def told(made: Window, words: str) -> str:
     return text
 
 
-# What the views say that an administrator's queries are read from, where the replica has none yet.
-_VIEWS = {
-    "fleet": "'ann'::text AS member, 'laptop'::text AS machine, 'behind'::text AS state, "
-    "'0.1'::text AS version, now() AS last_seen, 3::bigint AS behind, 0::bigint AS pending, "
-    "1::bigint AS entries",
-    "tasks": "'t'::text AS task_id, ''::text AS title, 'in_progress'::text AS state, "
-    "'testing'::text AS phase, 'a'::text AS agent_id, 1::bigint AS forks, 0::bigint AS conflicts, "
-    "NULL::text AS waits_for, 1::bigint AS checkpoints, 700::bigint AS tokens, "
-    "NULL::bigint AS budget, now() AS last_at",
-    "stale": "'a'::text AS agent_id, 't'::text AS task_id, 'laptop'::text AS machine, "
-    "'ann'::text AS member, now() AS seen_at, 'stale'::text AS state",
-    "cost": "'a'::text AS agent_id, current_date AS day, 700::bigint AS tokens, "
-    "1::bigint AS checkpoints",
-}
-
-
-def test_a_lead_sees_the_fleet_and_a_member_reads_why_not(team: machines.Team) -> None:
+def test_a_member_sees_the_fleet_as_a_lead_does_and_nothing_of_others(team: machines.Team) -> None:
     member = team.machine()
     with team.administration() as admin:
         login = admin.add_member(team.organization_id, "lead", "lead", "desk")
+        other = admin.create_organization("elsewhere")
+        stranger = team.machine(str(admin.add_member(other, "eve", "member", "lair").dsn))
     lead = team.machine(str(login.dsn))
-    lead.ok("checkpoint", "create", "--task", "t", "--agent", "a", "--tokens", "700")
-    lead.sync()
-    with closing(Node(member.home)) as node:
-        assert "for those who lead" in fleet.asked(node).problem
-    with closing(Node(lead.home)) as node:
-        missing = fleet.asked(node).problem
-    if missing:
-        assert "does not have the views" in missing
-        for name, columns in _VIEWS.items():
-            about = f"'{team.organization_id}'::uuid AS organization_id"
-            team.sql(f"CREATE VIEW syncd.admin_{name} AS SELECT {about}, {columns}")
-            team.sql(f"GRANT SELECT ON syncd.admin_{name} TO PUBLIC")
-    with window(lead.home, **lead.environment) as made:
+    for machine, task in ((lead, "t"), (stranger, "not yours")):
+        machine.ok("checkpoint", "create", "--task", task, "--agent", "a", "--tokens", "700")
+        machine.sync()
+    seen = {}
+    for name, machine in {"member": member, "lead": lead, "stranger": stranger}.items():
+        with closing(Node(machine.home)) as node:
+            seen[name] = fleet.asked(node)
+    assert seen["member"].problem == ""
+    assert [row[:2] for row in seen["member"].machines] == [
+        row[:2] for row in seen["lead"].machines
+    ]
+    assert len(seen["member"].machines) == len(member.json("admin", "fleet"))
+    assert [row[0] for row in seen["member"].tasks] == ["t"]
+    assert [row[0] for row in seen["stranger"].tasks] == ["not yours"]
+    assert [row[:2] for row in seen["stranger"].machines] == [("eve", "lair")]
+    with window(member.home, **member.environment) as made:
         page = Page(told(made, "Machines"))
     assert team.organization in page.text
     assert "700" in page.text
@@ -700,7 +689,9 @@ def test_no_page_looks_through_the_log_or_all_checkpoints(name: str, home: Path)
             f"EXPLAIN QUERY PLAN {queries()[name]}", _PAGED[name]
         ).fetchall()
     scans = [
-        row[3] for row in plan if row[3].startswith("SCAN") and row[3] not in ("SCAN tasks", "SCAN k")
+        row[3]
+        for row in plan
+        if row[3].startswith("SCAN") and row[3] not in ("SCAN tasks", "SCAN k")
     ]
     assert scans == []
 
