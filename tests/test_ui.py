@@ -492,12 +492,23 @@ def test_a_database_that_was_brought_back_is_the_one_that_is_shown(tmp_path: Pat
         service.create_checkpoint("after", "ann")
     with window(home) as made:
         assert "after" in Page(made.page("/tasks")).text
+        time.sleep(1.0)
+        listener = Listener(made)
         (copy,) = (home / "backups").glob("*.db")
         restored = ["--home", str(home), "backup", "restore", str(copy)]
         subprocess.run([windows.SYNCD, *restored], check=True, capture_output=True)
+        assert listener.within(10), "another database is news"
         text = Page(made.page("/tasks")).text
         assert "before" in text
         assert "after" not in text
+        time.sleep(1.0)
+        heard = len(listener.heard)
+        with closing(CheckpointService(home=home)) as service:
+            service.create_checkpoint("afterwards", "ann")
+        assert listener.within(10, heard + 1), "what is written to it is told too"
+        assert "afterwards" in Page(made.page("/tasks")).text
+        made.stop()
+        listener.close()
 
 
 def test_pages_over_a_long_history_are_light(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Desk:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.service = CheckpointService(node=node)
-        self.live = Live(lambda: self._another().store)
+        self.live = Live(self._another)
         self._status: Kept[dict[str, Any]] = Kept(
             lambda: self._beside(status), self.live.tell, _STATUS_SECONDS
         )
