@@ -484,7 +484,10 @@ def test_an_encrypted_home_is_shown_and_without_its_keys_says_so(tmp_path: Path)
         del os.environ["SYNCD_ENCRYPTION"]
 
 
-def test_a_database_that_was_brought_back_is_the_one_that_is_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_database_that_was_brought_back_is_the_one_that_is_shown(
+    tmp_path: Path, damaged: bool
+) -> None:
     home = tmp_path / "home"
     with closing(CheckpointService(home=home)) as service:
         service.create_checkpoint("before", "ann")
@@ -494,6 +497,8 @@ def test_a_database_that_was_brought_back_is_the_one_that_is_shown(tmp_path: Pat
         assert "after" in Page(made.page("/tasks")).text
         time.sleep(1.0)
         listener = Listener(made)
+        if damaged:  # then it is another file
+            (home / "context.db").write_bytes(b"\0garbage" * 1000)
         (copy,) = (home / "backups").glob("*.db")
         restored = ["--home", str(home), "backup", "restore", str(copy)]
         subprocess.run([windows.SYNCD, *restored], check=True, capture_output=True)
