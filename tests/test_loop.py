@@ -506,7 +506,7 @@ class Terminal(io.TextIOWrapper):
     def lines(self) -> list[str]:
         """What it shows: a line that is cleared begins anew."""
         self.seek(0)
-        text = re.sub(r"\x1b\[\d*m", "", self.buffer.read().decode())
+        text = re.sub(r"\x1b\[\d*m", "", bytes(self.buffer.read()).decode())
         return [line.rpartition("\r\x1b[K")[2] for line in text.split("\n")]
 
 
