@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from syncd import agents, attempts, clock, facts, graphs, mending, presence, tasks, tenure
+from syncd import agents, attempts, clock, facts, mending, presence, tasks, tenure, threads
 from syncd.attempts import MINUTE_MS, SELF
 from syncd.entry import RECOVERY, uuid7
 from syncd.errors import (
@@ -126,7 +126,7 @@ class _Attempt:
         self._usable = usable(node.store, wish.task_id)
         self._newest = _newest(node, wish.task_id)
         if self._newest is None and not mended.lost:
-            raise graphs.no_checkpoint(node, wish.task_id, " to recover from")
+            raise threads.no_checkpoint(node, wish.task_id, " to recover from")
         self._former = self._worker()
         self._session = uuid7()
 

@@ -51,7 +51,7 @@ LAYERS = (
     ("disk", "retention", "trial"),
     ("sealing", "facts", "blobs"),
     ("graphs",),
-    ("invocations",),
+    ("invocations", "threads"),
     ("presence",),
     ("agents",),
     ("messages",),

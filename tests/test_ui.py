@@ -28,7 +28,7 @@ from showcase import Showcase
 from windows import Page, Window, window
 
 from bench import pages, payload
-from syncd import CheckpointService, ExecutionState, conflicts, entry, graphs, tasks
+from syncd import CheckpointService, ExecutionState, conflicts, entry, graphs, tasks, threads
 from syncd.cli import ui
 from syncd.cli.app import syncd
 from syncd.node import Node
@@ -170,17 +170,17 @@ def test_a_thread_that_was_deleted_is_none_and_one_with_checkpoints_too_shows_bo
     with closing(CheckpointService(home=home)) as service:
         service.create_checkpoint(name, "ann")
         showcase.thread(service.node, name, 3)
-        assert graphs.counted_all(service.node)[name] == tuple(
-            graphs.counted(service.node, name).values()
+        assert threads.counted_all(service.node)[name] == tuple(
+            threads.counted(service.node, name).values()
         )
         desk = Desk(service.node)
         (line,) = reading.task_lines(desk)
-        assert (line.agent_id, line.thread_at) == ("ann", graphs.last_at(service.node, name))
+        assert (line.agent_id, line.thread_at) == ("ann", threads.last_at(service.node, name))
         assert line.at == line.thread_at > reading.task(desk, name).created_at
         graphs.Graphs(service.node).delete_thread(name)
         (line,) = reading.task_lines(desk)
-        assert (line.thread_at, graphs.last_at(service.node, name)) == ("", "")
-        assert graphs.counted_all(service.node) == {}
+        assert (line.thread_at, threads.last_at(service.node, name)) == ("", "")
+        assert threads.counted_all(service.node) == {}
 
 
 def test_a_checkpoint_is_compared_with_its_parent(opened: Window, shown: Showcase) -> None:

@@ -209,7 +209,7 @@ def latest(app: App, task: str | None, fallback: bool) -> None:
 
 
 def _none(app: App, task: str) -> CheckpointNotFoundError:
-    from syncd.graphs import no_checkpoint
+    from syncd.threads import no_checkpoint
 
     return no_checkpoint(app.node, task)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
-from syncd import audit, clock, graphs, tasks
+from syncd import audit, clock, tasks, threads
 from syncd.errors import SyncdError
 from syncd.node import Node
 from syncd.service import CheckpointService
@@ -133,7 +133,7 @@ class Desk:
 def _added_up(node: Node) -> Sums:
     rows = node.store.rows
     by_task, by_agent = _by_day(rows("cost_by_task")), _by_day(rows("cost_by_agent"))
-    return Sums(by_task, by_agent, graphs.counted_all(node))
+    return Sums(by_task, by_agent, threads.counted_all(node))
 
 
 def _by_day(rows: list[tuple[Any, ...]]) -> dict[str, Days]:

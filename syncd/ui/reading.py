@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from syncd import conflicts, graphs, lineage, tasks
+from syncd import conflicts, lineage, tasks, threads
 from syncd.compare import changes
 from syncd.errors import (
     CheckpointNotFoundError,
@@ -119,7 +119,7 @@ def task(desk: Desk, task_id: str) -> Task:
     heads = tasks.heads(desk.node, task_id, decided=True) if number <= LOOKED_AT else []
     return Task(task_id, words, problem, row[1] or (latest[0] if latest else "in_progress"), row[2],
                 row[3], row[6], number, number <= LOOKED_AT, heads,
-                graphs.last_at(desk.node, task_id))  # fmt: skip
+                threads.last_at(desk.node, task_id))  # fmt: skip
 
 
 def _words(desk: Desk, task_id: str) -> tuple[dict[str, Any], str]:
