@@ -41,7 +41,10 @@ $(BENCH_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
+# Looked at first: who reads how to begin does not look for an error below it.
 run: $(RUN_STAMP)
+	@$(BIN)/python -c 'from syncd import config, running; home = config.home(None); pid = running.pid(home); \
+	  pid and exit(f"Error: the daemon of {home} is running already, as process {pid}\nRemedy: `$(BIN)/syncd status` shows what it does, `$(BIN)/syncd stop` ends it.")'
 	@$(BIN)/syncd cloud try
 	@echo; echo "Now: syncd run"
 	@exec $(BIN)/syncd run

@@ -105,7 +105,7 @@ def _by_commands(way: Way, task: str, told: IO[str]) -> int:
 
 def orchestrate(home: Path) -> None:
     with closing(Node(home)) as node:
-        for _ in changes(node.store):
+        for _ in changes(node):
             for offer in offers.ready(offers.everything(node)):
                 taken = offers.accept(node, offer.id, Taker("next"))
                 if taken.provisional:

@@ -3,7 +3,8 @@
 -- what for (they are the command's help and the view's comment), and the statement. In between may
 -- stand what the command makes of the columns: `shown` are those for people, of which the last ones
 -- are left out where there is no room for all; `filters` become options; `order` sorts, a minus for
--- the greatest first; `since` is what --since and --until compare.
+-- the greatest first; `since` is what --since and --until compare; `COLUMN is` are all words that
+-- stand in a column, so that a word that never stands there is refused.
 --
 -- What is looked up for each row is looked up in a LATERAL with a LIMIT: the columns have no
 -- statistics, and a plain join over millions of rows may be planned in any way.
@@ -12,6 +13,7 @@
 -- The machines: version, when last seen, how far behind, clock skew, backlog, whether revoked.
 -- shown: machine, member, state, version, last_seen, behind, pending, skew_ms
 -- filters: machine, member, device_id, version, state
+-- state is: current, behind, sending, silent, lost, unused, revoked
 -- order: -last_seen, machine
 -- since: last_seen
 SELECT o.organization_id, o.name AS organization, m.name AS member, l.name AS machine, d.device_id,
@@ -41,6 +43,8 @@ LEFT JOIN LATERAL (
 -- The tasks: state, current checkpoint, forks and conflicts that are open, what it waits for.
 -- shown: task_id, state, waits_for, forks, agent_id, checkpoints, tokens, last_at
 -- filters: task_id, state, agent_id, agent_type, phase
+-- state is: in_progress, waiting, blocked, escalated, complete, failed
+-- phase is: planning, implementing, testing, reviewing, handoff, complete
 -- order: -last_at, task_id
 -- since: last_at
 WITH undecided AS MATERIALIZED (
@@ -144,6 +148,7 @@ GROUP BY s.organization_id, s.task_id, s.agent_id, s.agent_type, s.device_id, s.
 -- server's clock.
 -- shown: agent_id, task_id, state, silent_minutes, machine, member, seen_at
 -- filters: agent_id, task_id, agent_type, machine, member, state
+-- state is: warning, stale
 -- order: seen_at
 -- since: seen_at
 SELECT o.organization_id, o.name AS organization, a.agent_id, a.task_id, a.agent_type, a.session_id,
@@ -164,6 +169,8 @@ WHERE a.seen_at < syncd.clock() - interval '30 minutes'
 -- The versions and branches that lost: against which, from which machine, whether decided.
 -- shown: task_id, kind, state, entity_id, loser_machine, winner_machine, received_at
 -- filters: task_id, kind, state, entity_id
+-- kind is: version, fork
+-- state is: open, restored, dismissed, merged, identical, chosen_against, purged
 -- order: -received_at, conflict_id
 -- since: received_at
 SELECT o.organization_id, o.name AS organization, x.id AS conflict_id, x.kind, x.state, x.entity,
@@ -197,6 +204,7 @@ LEFT JOIN LATERAL (
 -- refused. `syncd audit verify --cloud` checks every link.
 -- shown: machine, member, state, entries, held, unsigned, refused, received_at
 -- filters: machine, member, device_id, state
+-- state is: whole, unsigned end, incomplete, empty
 -- order: state, machine, device_id
 -- since: received_at
 SELECT o.organization_id, o.name AS organization, m.name AS member, l.name AS machine, d.device_id,
@@ -236,6 +244,7 @@ LEFT JOIN LATERAL (
 -- bytes are on disk, indexes included: the table's, shared out by rows.
 -- shown: relation, rows, bytes, rows_per_day, rows_in_30_days, bytes_in_30_days, bytes_in_365_days
 -- filters: relation
+-- relation is: log, checkpoints, tasks, conflicts, messages, costs
 -- order: -bytes, relation
 SELECT n.organization_id,
   (SELECT o.name FROM syncd.organizations o WHERE o.organization_id = n.organization_id)
@@ -287,6 +296,8 @@ FROM syncd.growth g JOIN syncd.organizations o ON o.organization_id = g.organiza
 -- The hand-offs: who offered what, who took it, how long that took.
 -- shown: handoff_id, task_id, state, trigger, from_agent, holder, waited_seconds, requested_at
 -- filters: task_id, state, trigger, from_agent, holder
+-- state is: open, accepted, acknowledged, superseded
+-- trigger is: context_threshold, phase_complete, error_threshold, explicit_request, token_budget, timeout
 -- order: -requested_at, handoff_id
 -- since: requested_at
 WITH facts AS (

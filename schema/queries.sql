@@ -1193,6 +1193,28 @@ WHERE l.entity <> 'checkpoint' AND l.entity = 'graph' AND l.entity_id > ?1 AND l
     SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
       AND d.entity_id = l.entity_id AND d.effective_hlc > l.effective_hlc)
 
+-- graph_counts --
+-- The same of all threads, by the names that they have here. Looks through all states.
+SELECT substr(l.entity_id, 1, instr(l.entity_id, '/') - 1), COUNT(DISTINCT l.entity_id), MAX(l.at)
+FROM log l WHERE l.entity <> 'checkpoint' AND l.entity = 'graph'
+  AND (l.refused IS NULL OR l.body <> x'') AND l.purged IS NULL AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = substr(l.entity_id, 1, instr(l.entity_id, '/') - 1)
+      AND d.effective_hlc > l.effective_hlc)
+  AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = l.entity_id AND d.effective_hlc > l.effective_hlc)
+GROUP BY 1
+
+-- graph_last --
+-- When the last state of the graph itself was put, of a thread that is shown.
+SELECT g.at FROM log g WHERE g.seq = (
+  SELECT l.seq FROM log l WHERE l.entity <> 'checkpoint' AND l.entity = 'graph'
+    AND l.entity_id > ?1 || '//' AND l.entity_id < ?1 || '/0'
+  ORDER BY l.entity_id DESC LIMIT 1) AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = ?1 AND d.effective_hlc > g.effective_hlc)
+
 -- chain_page --
 -- A task's checkpoints without their entries, newest first, some of them passed over: in the index,
 -- so that the end of a long chain is as near as its beginning.
@@ -1221,16 +1243,26 @@ SELECT c.id, coalesce((SELECT k.parent_id FROM links k WHERE k.child_id = c.id
 FROM checkpoints c WHERE c.id = ?
 
 -- tasks_by_activity --
--- All tasks with their newest checkpoint, the one that was worked on last first.
+-- All tasks with their newest checkpoint, the one that was worked on last first. Of a graph's thread
+-- also when the last state of the graph itself was put, which is the greatest by its name.
 SELECT t.id, t.status, t.budget, t.revision, t.created_at, coalesce(c.id, ''),
   coalesce(c.agent_id, ''), coalesce(c.phase, ''), coalesce(c.status, ''),
-  coalesce(c.created_at, t.created_at)
-FROM tasks t LEFT JOIN checkpoints c ON c.id = (
+  coalesce(nullif(max(coalesce(c.created_at, ''), coalesce(g.at, '')), ''), t.created_at),
+  coalesce(g.at, '')
+FROM (SELECT *, replace(replace(replace(id, '%', '%25'), '/', '%2F'), '~', '%7E') AS thread
+      FROM tasks) t
+LEFT JOIN checkpoints c ON c.id = (
   SELECT k.id FROM checkpoints k WHERE k.task_id = t.id AND NOT EXISTS (
     SELECT 1 FROM fences f WHERE f.task_id = t.id AND f.agent_id = k.agent_id
       AND f.device_id = k.device_id AND k.hlc > f.since AND k.hlc < f.until)
   ORDER BY k.hlc DESC, k.id DESC LIMIT 1)
-ORDER BY coalesce(c.created_at, t.created_at) DESC, t.id
+LEFT JOIN log g ON g.seq = (
+  SELECT l.seq FROM log l WHERE l.entity <> 'checkpoint' AND l.entity = 'graph'
+    AND l.entity_id > t.thread || '//' AND l.entity_id < t.thread || '/0'
+  ORDER BY l.entity_id DESC LIMIT 1) AND NOT EXISTS (
+    SELECT 1 FROM log d WHERE d.entity <> 'checkpoint' AND d.entity = 'graph_delete'
+      AND d.entity_id = t.thread AND d.effective_hlc > g.effective_hlc)
+ORDER BY 10 DESC, t.id
 
 -- forked_tasks --
 -- Tasks of which branches wait for a decision.

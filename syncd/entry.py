@@ -22,6 +22,8 @@ INVOCATION, RECOVERY = "invocation", "recovery"
 # and what was deleted of these.
 GRAPH, GRAPH_WRITE, GRAPH_BLOB = "graph", "graph_write", "graph_blob"
 GRAPH_DELETE = "graph_delete"
+KINDS = (CHECKPOINT, TASK, HANDOFF, LEASE, MESSAGE, AGENT, INVOCATION, RECOVERY, CHOICE, LINK,
+         PURGE, KEY, GRAPH, GRAPH_WRITE, GRAPH_BLOB, GRAPH_DELETE)  # fmt: skip
 CREATE, UPDATE, FINALIZE = "create", "update", "finalize"
 ACKNOWLEDGE, RELEASE = "acknowledge", "release"
 

@@ -52,7 +52,7 @@ class At(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.prefix + _quoted(self.id)
+        return self.prefix + quoted(self.id)
 
 
 class State(NamedTuple):
@@ -136,7 +136,7 @@ class Graphs:
         for kind, text in (("parent", parent), ("run id", run)):
             if text:
                 checked_id(kind, text)
-        name = prefix + _quoted(at.id)
+        name = prefix + quoted(at.id)
         if len(name.encode()) > _LONGEST_NAME:
             raise InvalidInputError(
                 f"thread, namespace and checkpoint id have more than {_LONGEST_NAME:,} bytes"
@@ -148,7 +148,7 @@ class Graphs:
         are made from, is behind that of the machine before."""
         if not parent or (parent < at.id and self._last.get(prefix) == parent):
             return plain
-        before = self._named(at._replace(id=parent)) or prefix + _quoted(parent)
+        before = self._named(at._replace(id=parent)) or prefix + quoted(parent)
         steps = before[len(prefix) :].split("~")
         names = (prefix + "~".join((*steps[:n], plain[len(prefix) :])) for n in range(len(steps)))
         return next((name for name in names if name > before), f"{before}~{plain[len(prefix) :]}")
@@ -200,7 +200,7 @@ class Graphs:
         kind, content = value
         if len(content) <= limit:
             return _in_place(value)
-        return {"type": kind, **self._blobs.keep(at.thread, f"{_quoted(at.thread)}/", content)}
+        return {"type": kind, **self._blobs.keep(at.thread, f"{quoted(at.thread)}/", content)}
 
     def _append(self, entity: str, name: str, meta: dict[str, Any], content: Any) -> None:
         body = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
@@ -236,7 +236,7 @@ class Graphs:
 
     def _state(self, thread: str, first: str, last: str) -> State | None:
         """The last one of those with such names."""
-        row = self._store.row("graph_newest", (first, last, _quoted(thread)))
+        row = self._store.row("graph_newest", (first, last, quoted(thread)))
         if row is None:
             return None
         entry = self._verified(row[:-1])
@@ -248,7 +248,7 @@ class Graphs:
 
     def _named(self, at: At) -> str:
         prefix = at.prefix
-        values = (at.name, prefix, f"{prefix[:-1]}0", f"~{_quoted(at.id)}")
+        values = (at.name, prefix, f"{prefix[:-1]}0", f"~{quoted(at.id)}")
         row = self._store.row("graph_named", values)
         return row[0] if row else ""
 
@@ -265,7 +265,7 @@ class Graphs:
         if thread is not None and namespace is not None:
             prefix = At(thread, namespace, "").prefix
             return self._pages(prefix, prefix + end if end else f"{prefix[:-1]}0")
-        low = f"{_quoted(thread)}/" if thread is not None else ""
+        low = f"{quoted(thread)}/" if thread is not None else ""
         high = f"{low[:-1]}0" if low else "\U0010ffff"
         found = [(name.split("/")[2], name) for name in self._pages(low, high)]
         return [name for key, name in sorted(found, reverse=True) if not end or key < end]
@@ -284,7 +284,7 @@ class Graphs:
             if isinstance(stored, list):
                 kind, text = stored
                 return kind, text.encode(_BYTES)
-            return stored["type"], self._blobs.read(f"{_quoted(thread)}/", stored)
+            return stored["type"], self._blobs.read(f"{quoted(thread)}/", stored)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise self._store.damaged(
                 f"state {name}", entry_id, "it has another form", GraphDamagedError
@@ -296,7 +296,7 @@ class Graphs:
             return []
         at = state.at
         found: dict[tuple[str, int], Write] = {}
-        rows = self._store.rows("graph_writes", (at.name, _quoted(at.thread)))
+        rows = self._store.rows("graph_writes", (at.name, quoted(at.thread)))
         entries = [self._verified(row) for row in rows]
         for entry in sorted(entries, key=lambda e: (e.effective_hlc, e.entry_id)):
             said = _document(entry)
@@ -318,11 +318,11 @@ class Graphs:
 
     def delete_thread(self, thread: str) -> None:
         """Nothing of it that was written until now is shown from now on."""
-        low = f"{_quoted(thread)}/"
+        low = f"{quoted(thread)}/"
         with self._store.transaction():
             for query in ("graph_keys", "graph_written"):
                 if self._store.rows(query, (low, f"{low[:-1]}0", 1)):
-                    self._delete(thread, _quoted(thread))
+                    self._delete(thread, quoted(thread))
                     return
 
     def delete(self, states: Iterable[tuple[At, str]]) -> None:
@@ -357,13 +357,6 @@ class Graphs:
             self.write(at, task_id, path, some, replace=False)
 
 
-def counted(node: Node, thread: str) -> dict[str, Any]:
-    """How many states a thread has, and when the last one was put; by their headers."""
-    name = _quoted(thread)
-    count, last = node.store.row("graph_count", (f"{name}/", f"{name}0", name)) or (0, "")
-    return {"count": count, "last_at": last}
-
-
 def at_of(name: str) -> At:
     """Where the state of some name stands."""
     thread, namespace, key = name.split("/")
@@ -378,13 +371,14 @@ def _in_place(value: Value) -> tuple[str, str]:
     return value[0], value[1].decode(_BYTES)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A part of a name."""
     return text.translate(_QUOTED)
 
 
 @lru_cache(_REMEMBERED)
 def _prefix(thread: str, namespace: str) -> str:
-    return f"{_quoted(thread)}/{_quoted(namespace)}/"
+    return f"{quoted(thread)}/{quoted(namespace)}/"
 
 
 def _document(entry: Entry) -> dict[str, Any]:

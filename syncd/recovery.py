@@ -12,11 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from syncd import agents, attempts, clock, facts, mending, presence, tasks, tenure
+from syncd import agents, attempts, clock, facts, mending, presence, tasks, tenure, threads
 from syncd.attempts import MINUTE_MS, SELF
 from syncd.entry import RECOVERY, uuid7
 from syncd.errors import (
-    CheckpointNotFoundError,
     LeaseHeldError,
     UsageError,
     WorkAtRiskError,
@@ -127,10 +126,7 @@ class _Attempt:
         self._usable = usable(node.store, wish.task_id)
         self._newest = _newest(node, wish.task_id)
         if self._newest is None and not mended.lost:
-            raise CheckpointNotFoundError(
-                f"task {wish.task_id!r} has no checkpoint to recover from",
-                "`syncd task list` shows the tasks that have some.",
-            )
+            raise threads.no_checkpoint(node, wish.task_id, " to recover from")
         self._former = self._worker()
         self._session = uuid7()
 

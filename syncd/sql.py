@@ -44,7 +44,8 @@ def _named(file: str) -> dict[str, str]:
 
 
 class AdminQuery(NamedTuple):
-    """A block of admin.sql. The last four name columns."""
+    """A block of admin.sql. All but the first three name columns; `words` those in which only some
+    words stand."""
 
     name: str
     help: str
@@ -53,10 +54,11 @@ class AdminQuery(NamedTuple):
     filters: tuple[str, ...]
     order: tuple[str, ...]
     since: str
+    words: dict[str, tuple[str, ...]]
 
 
 _BLOCK = re.compile(r"^-- (\w+) --\n((?:-- [^\n]+\n)+)(.+?)(?=\n\n-- \w+ --\n|\Z)", re.M | re.S)
-_DIRECTIVE = re.compile(r"(shown|filters|order|since): (.+)")
+_DIRECTIVE = re.compile(r"(shown|filters|order|since|\w+ is): (.+)")
 
 
 @cache
@@ -69,11 +71,16 @@ def admin_queries() -> dict[str, AdminQuery]:
 def _admin_query(name: str, comment: str, statement: str) -> AdminQuery:
     lines = [line.removeprefix("-- ") for line in comment.splitlines()]
     told = {m[1]: m[2] for line in lines if (m := _DIRECTIVE.fullmatch(line))}
-    words = " ".join(line for line in lines if not _DIRECTIVE.fullmatch(line))
+    text = " ".join(line for line in lines if not _DIRECTIVE.fullmatch(line))
+    words = {
+        part.removesuffix(" is"): tuple(said.split(", "))
+        for part, said in told.items() if part.endswith(" is")
+    }  # fmt: skip
     shown, filters, order = (
         tuple(told.get(part, "").split(", ")) for part in ("shown", "filters", "order")
     )
-    return AdminQuery(name, words, statement.strip(), shown, filters, order, told.get("since", ""))
+    since = told.get("since", "")
+    return AdminQuery(name, text, statement.strip(), shown, filters, order, since, words)
 
 
 def admin_views() -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from syncd import agents, graphs, redaction
+from syncd import agents, redaction, threads
 from syncd.canonical import canonical
 from syncd.entry import CHOICE, CREATE, TASK, UPDATE, Draft, uuid7
 from syncd.errors import (
@@ -81,7 +81,7 @@ def show(
         "heads": [head.id for head in _heads(node, task_id)],
         "reassign": task_id in (agents.to_reassign(node, task_id) if left is None else left),
         "cost": _cost(row[2], spent),
-        "states": graphs.counted(node, task_id),
+        "states": threads.counted(node, task_id),
         **_waits_for(words),
     }
 

@@ -12,6 +12,7 @@ import orjson
 from syncd import Checkpoint, CheckpointService, tasks
 from syncd.canonical import canonical
 from syncd.entry import CHECKPOINT, UPDATE, Draft, uuid7
+from syncd.graphs import At, Graphs
 from syncd.node import Node
 from syncd.views import Views
 
@@ -23,7 +24,8 @@ _WORK = {
     "login-rate-limit": ("Slow down password guessing", "sec-agent"),
     "search-index": ("Move search to its own index", "bob", "indexer"),
 }
-TASKS = tuple(_WORK)
+THREAD = "support-bot"
+TASKS = (*_WORK, THREAD)
 _STEPS = (
     "read the code and wrote a plan", "toggle component", "store the choice per user",
     "wire it into the header", "unit tests for the reducer", "contrast of all colours checked",
@@ -81,6 +83,7 @@ def _built(service: CheckpointService) -> Showcase:
     at = now - 60_000
     service.heartbeat("ann", "dark-mode", agent_type="implementation")
     service.heartbeat("bob", "search-index", agent_type="implementation")
+    thread(node, THREAD, 12)
     _attempts(node, now)
     damage(node, damaged)
     return Showcase(service.node.home, forked, conflict, damaged, final)
@@ -157,6 +160,16 @@ def _attempts(node: Node, now: int) -> None:
             sent, got = (0, 0) if error else ((number * 7) % 23, (number * 5) % 11)
             at = clock.iso(now - (40 - number) * 7 * 60_000)
             node.store.change("add_attempt", (at, sent, got, error))
+
+
+def thread(node: Node, name: str, states: int) -> None:
+    """As a graph puts them through SyncdSaver."""
+    found, before = Graphs(node), ""
+    for number in range(states):
+        at, value = At(name, "", f"1f0c2a10-{number:04}"), ("json", b"{}")
+        found.put(at, before, {"checkpoint": value, "metadata": value}, {}, step=number)
+        found.write(at, "a step", "", [(0, "messages", value)], replace=False)
+        before = at.id
 
 
 def damage(node: Node, checkpoint_id: str) -> None:

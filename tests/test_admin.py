@@ -24,7 +24,7 @@ from postgres import Cluster
 from psycopg import errors
 from replicas import Cloud
 
-from syncd import clock, conflicts, offering, offers, retention, tasks
+from syncd import clock, conflicts, fold, offering, offers, retention, tasks
 from syncd.errors import CheckpointNotFoundError, ReplicaError, UsageError
 from syncd.offering import Wish
 from syncd.offers import Taker
@@ -33,6 +33,7 @@ from syncd.replica.administration import Administration
 from syncd.replica.queries import Asked, Queries
 from syncd.sql import admin_queries, postgres_steps
 from syncd.version import __version__
+from syncd.vocabulary import CheckpointStatus, ExecutionPhase, HandoffTrigger
 
 __all__ = ["cloud", "crew", "machines", "runner"]
 MINUTE_MS = 60_000
@@ -492,6 +493,39 @@ def test_filters_narrow_down_and_an_asterisk_stands_for_anything(crew: Team) -> 
     assert names("*%_*") == {"100%_sure"}
     assert names("web") == set()
     assert names("'; DROP TABLE syncd.log; --") == set()
+
+
+def test_a_word_that_never_stands_in_a_column_is_refused_and_the_others_are_named(
+    crew: Team,
+) -> None:
+    crew.device()
+    for query in admin_queries().values():
+        assert set(query.words) <= set(query.filters), query.name
+        for column in {"state", "kind", "phase", "trigger", "relation"} & set(query.filters):
+            with pytest.raises(
+                UsageError, match=f"'bogus' is no {column} of {query.name}"
+            ) as raised:
+                of(crew, query.name, equal={column: "bogus"})
+            assert all(word in raised.value.remedy for word in query.words[column])
+            assert of(crew, query.name, equal={column: "bogus*"}) == []
+            for word in query.words[column]:
+                of(crew, query.name, equal={column: word})
+    assert raised.value.exit_code == 2
+
+
+def test_the_words_of_a_column_are_those_that_can_stand_there() -> None:
+    known = {query.name: query.words for query in admin_queries().values()}
+    assert set(known["tasks"]["state"]) == set(CheckpointStatus)
+    assert set(known["tasks"]["phase"]) == set(ExecutionPhase)
+    assert set(known["handoffs"]["trigger"]) == set(HandoffTrigger)
+    decided = {fold.OPEN, fold.IDENTICAL, fold.MERGED, fold.PURGED}
+    said = {conflicts.RESTORED, conflicts.DISMISSED, conflicts.CHOSEN_AGAINST}
+    assert set(known["conflicts"]["state"]) == decided | said
+    for name, column in (("fleet", "state"), ("stale", "state"), ("audit", "state"),
+                         ("handoffs", "state"), ("growth", "relation")):  # fmt: skip
+        written = set(re.findall(r"(?:THEN|ELSE|SELECT x.organization_id,) '([a-z ]+)'",
+                                 admin_queries()[name].statement))  # fmt: skip
+        assert set(known[name][column]) == written, name
 
 
 def test_nonsense_is_refused_in_words(crew: Team) -> None:

@@ -117,6 +117,7 @@ def every(shown: Showcase) -> dict[str, str]:
         **{path.strip("/") or "overview": path for path in PAGES},
         "task": FIRST,
         "task-damaged": "/task?id=search-index",
+        "task-thread": f"/task?id={showcase.THREAD}",
         "checkpoint": f"/checkpoint?id={shown.final}",
         "checkpoint-damaged": f"/checkpoint?id={shown.damaged}",
         "conflict": f"/conflict?id={shown.conflict}",

@@ -628,6 +628,38 @@ def test_a_terminal_folds_text_between_words_only() -> None:
     assert "MEANING" not in "".join(shown_on(80, "config"))
 
 
+def test_a_checkpoint_is_wrapped_between_words_on_a_terminal_only() -> None:
+    secrets = [f"--pending=token {number} is ghp_{'a1B2' * 9}" for number in range(6)]
+    ok(*CREATE, *secrets, "--decision", "several considerably longish words " * 4)
+    lines = shown_on(80, "checkpoint", "latest", "t")
+    assert max(map(len, lines)) <= 80
+    first = next(
+        n for n, line in enumerate(lines) if line.startswith("Redacted    execution_state")
+    )
+    assert lines[first + 1].startswith(" " * 12 + "execution_state.")
+    narrow = [line for line in shown_on(50, "checkpoint", "latest", "t") if "Hash" in line]
+    assert narrow == ["Hash"], "what is too long for any line begins one"
+    (plain,) = [x for x in ok("checkpoint", "latest", "t").out.splitlines() if "Redacted" in x]
+    assert len(plain) > 80
+
+
+def test_a_table_that_leaves_columns_out_says_which_and_what_shows_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from syncd.cli import render
+
+    columns, rows = ("NAME", "FIRST", "SECOND"), [("n" * 20, "f" * 20, "s" * 20)]
+    spare = ("SECOND", "FIRST")
+
+    def drawn(room: int | None, elsewhere: str = "--csv") -> list[str]:
+        monkeypatch.setattr(render, "width", lambda _: room)
+        return render.table(columns, rows, spare=spare, elsewhere=elsewhere).splitlines()
+
+    assert len(drawn(80)) == len(drawn(None)) == len(drawn(30, "")) == 2
+    assert "No room for SECOND: --csv shows all, or a wider terminal." in drawn(60)[-1]
+    assert "No room for FIRST, SECOND:" in drawn(30)[2]
+
+
 def test_an_error_is_wrapped_between_words_on_a_terminal_only() -> None:
     lines = shown_on(40, "checkpoint", "latest", "no-such-task", code=4)
     assert max(map(len, lines)) <= 40

@@ -11,6 +11,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
+from syncd import entry
 from syncd.entry import HEADER_FIELDS, Entry, Version, header_bytes, heads, uuid7, winner
 
 # --- ids ----------------------------------------------------------------------------------------
@@ -248,3 +249,10 @@ def test_an_entry_based_on_a_final_one_does_not_replace_it() -> None:
 def test_a_base_that_has_not_arrived_yet_changes_nothing() -> None:
     alone = version("2", "1")
     assert heads([alone]) == [alone]
+
+
+def test_every_kind_of_entry_is_listed() -> None:
+    """Each kind is a name of the module of its own, and so are few other words."""
+    others = {entry.CREATE, entry.UPDATE, entry.FINALIZE, entry.ACKNOWLEDGE, entry.RELEASE}
+    words = {value for name, value in vars(entry).items() if name.isupper() if type(value) is str}
+    assert words - others == set(entry.KINDS)

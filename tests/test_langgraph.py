@@ -21,6 +21,7 @@ from typing import Annotated, Any, TypedDict
 
 import devices
 import pytest
+from click.testing import CliRunner
 from counts import full
 from devices import Team
 from hypothesis import given, settings
@@ -42,7 +43,8 @@ from langgraph.types import Command, interrupt
 
 from syncd import CheckpointService, ExecutionState, projection, tasks
 from syncd.audit import verify
-from syncd.errors import GraphDamagedError, InvalidInputError
+from syncd.cli.app import syncd
+from syncd.errors import CheckpointNotFoundError, GraphDamagedError, InvalidInputError
 from syncd.graphs import LARGE
 from syncd.langgraph import SyncdSaver
 from syncd.node import Node
@@ -499,6 +501,21 @@ def test_threads_and_processes_write_at_once_and_nothing_is_lost(saver: SyncdSav
             [(name, "a", step)] for step in reversed(range(PUTS))
         ]
     sound(saver.node)
+
+
+def test_who_asks_a_thread_for_checkpoints_is_told_what_it_is(saver: SyncdSaver) -> None:
+    for _ in range(2):
+        put(saver, at("sums"), state())
+    for words in (["resume"], ["checkpoint", "latest"], ["checkpoint", "latest", "--fallback"],
+                  ["recover"]):  # fmt: skip
+        error = CliRunner().invoke(syncd, [*words, "sums"]).exception
+        assert isinstance(error, CheckpointNotFoundError), words
+        assert "a LangGraph thread with 2 states, the last one of 2" in error.message
+        assert "SyncdSaver().get_tuple({'configurable': {'thread_id': 'sums'}})" in error.remedy
+        other = CliRunner().invoke(syncd, [*words, "none"]).exception
+        assert "LangGraph" not in str(other)
+    saver.delete_thread("sums")
+    assert "LangGraph" not in str(CliRunner().invoke(syncd, ["resume", "sums"]).exception)
 
 
 def test_numbers_in_a_task_go_on_whoever_writes_next(crew: Team) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from daemons import until
 from machines import SYNCD, Machine, Runner, Team, runner, team
 
+from syncd.cli.loop import _Screen
 from syncd.loop.child import TAIL_BYTES, Command, Ran, run
 from syncd.loop.judge import (
     BLOCKED,
@@ -485,3 +489,37 @@ def test_whatever_ends_the_loop_ends_the_agent_and_leaves_a_checkpoint(
     assert process.returncode == 130
     assert "Interrupted" in said
     assert "interrupted by the user" in place.latest()["recovery"]["resume_instructions"]
+
+
+# --- what is seen of it ---------------------------------------------------------------------------
+
+
+class Terminal(io.TextIOWrapper):
+    """One that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
+
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        """What it shows: a line that is cleared begins anew."""
+        self.seek(0)
+        text = re.sub(r"\x1b\[\d*m", "", bytes(self.buffer.read()).decode())
+        return [line.rpartition("\r\x1b[K")[2] for line in text.split("\n")]
+
+
+def test_the_line_of_progress_stands_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("syncd.cli.render.width", lambda _: 40)
+    with closing(_Screen()) as screen:
+        screen.progress("iteration 1")
+        screen.show(b"half a line")
+        screen.progress("iteration 1, 0:01")
+        assert terminal.lines() == ["half a line", "iteration 1, 0:01"]
+        screen.progress("iteration 1, 0:02 " + "x" * 100)
+        assert terminal.lines()[1] == ("iteration 1, 0:02 " + "x" * 100)[:39]
+        screen.show(b"its end\nthe last one")
+    assert terminal.lines() == ["half a line", "its end", "the last one", ""]

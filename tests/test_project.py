@@ -52,7 +52,7 @@ LAYERS = (
     ("disk", "retention", "trial"),
     ("sealing", "facts", "blobs"),
     ("graphs",),
-    ("invocations",),
+    ("invocations", "threads"),
     ("presence",),
     ("agents",),
     ("messages",),

@@ -109,6 +109,18 @@ def test_what_is_installed_twice_is_told(host: str, shop: Path) -> None:
     assert json.loads(run(host).stdout)["notices"] == []
 
 
+def test_a_project_that_is_no_repository_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [notice] = json.loads(run("opencode", "--project").stdout)["notices"]
+    assert f"{tmp_path} is in no git repository" in notice
+    assert json.loads(run("opencode", "--project", "--remove").stdout)["notices"] == []
+    said = CliRunner().invoke(syncd, ["setup", "opencode", "--project"])
+    assert "Warning:" in said.stderr
+    assert "no git repository" in said.stderr
+
+
 def test_every_host_is_offered() -> None:
     assert setup._HOSTS == ALL
 

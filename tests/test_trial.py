@@ -341,6 +341,11 @@ def test_make_run_runs_the_daemon_until_ctrl_c_and_goes_on_after_a_crash(
 
     again = make()
     assert daemon_of(home) != first
+    refused, _ = make().communicate(timeout=30)
+    assert f"running already, as process {running.pid(home)}" in refused
+    assert "stop` ends it" in refused
+    assert "try in another terminal" not in refused
+    assert "Traceback" not in refused
     assert (home / "config.toml").read_text() == device
     os.killpg(again.pid, signal.SIGINT)
     said, _ = again.communicate(timeout=30)

@@ -28,12 +28,13 @@ from showcase import Showcase
 from windows import Page, Window, window
 
 from bench import pages, payload
-from syncd import CheckpointService, ExecutionState, conflicts, tasks
+from syncd import CheckpointService, ExecutionState, conflicts, entry, graphs, tasks, threads
 from syncd.cli import ui
 from syncd.cli.app import syncd
 from syncd.node import Node
 from syncd.sql import queries
-from syncd.ui import fleet
+from syncd.ui import fleet, reading
+from syncd.ui.desk import Desk
 from syncd.ui.kept import Kept
 
 runner = machines.runner
@@ -138,6 +139,50 @@ def test_a_task_shows_its_chain_with_the_fork_and_who_worked_when(opened: Window
     assert "another way: a web component" in page.text
 
 
+def test_the_thread_of_a_graph_is_shown_with_its_states_and_their_last_time(
+    opened: Window,
+) -> None:
+    listed = Page(counted(opened, "/tasks?q=support")).text
+    assert "LangGraph thread" in listed
+    assert "12 states" in listed
+    assert "just now" in listed or " ago" in listed
+    assert Page(opened.page("/tasks")).text.count("LangGraph thread") == 1, "others are none"
+    page = Page(counted(opened, f"/task?id={showcase.THREAD}"))
+    assert "states of the graph" in page.text
+    assert "SyncdSaver" in page.text
+    assert "No checkpoint" not in page.text
+    assert f"/audit?entity=graph&task={showcase.THREAD}" in page.addresses()
+    assert "LangGraph thread" in Page(opened.page("/")).text
+
+
+def counted(opened: Window, path: str) -> str:
+    deadline = time.monotonic() + 30
+    while "12" not in (text := opened.page(path)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return text
+
+
+@pytest.mark.parametrize("name", ["plain", "a/b%2F~c", "50%"])
+def test_a_thread_that_was_deleted_is_none_and_one_with_checkpoints_too_shows_both(
+    name: str, home: Path
+) -> None:
+    with closing(CheckpointService(home=home)) as service:
+        service.create_checkpoint(name, "ann")
+        showcase.thread(service.node, name, 3)
+        assert threads.counted_all(service.node)[name] == tuple(
+            threads.counted(service.node, name).values()
+        )
+        desk = Desk(service.node)
+        (line,) = reading.task_lines(desk)
+        assert (line.agent_id, line.thread_at) == ("ann", threads.last_at(service.node, name))
+        assert line.at == line.thread_at > reading.task(desk, name).created_at
+        graphs.Graphs(service.node).delete_thread(name)
+        (line,) = reading.task_lines(desk)
+        assert (line.thread_at, threads.last_at(service.node, name)) == ("", "")
+        assert threads.counted_all(service.node) == {}
+
+
 def test_a_checkpoint_is_compared_with_its_parent(opened: Window, shown: Showcase) -> None:
     text = opened.page(f"/checkpoint?id={shown.forked}")
     page = Page(text)
@@ -177,6 +222,9 @@ def test_costs_are_added_up_by_day_task_and_agent(opened: Window, shown: Showcas
 def test_entries_are_listed_by_kind_task_and_actor(opened: Window) -> None:
     assert "update task" in Page(opened.page("/audit?entity=task&task=login-rate-limit")).text
     assert "No entry fits" in opened.page("/audit?actor=nobody")
+    kinds = {attrs["value"] for tag, attrs in Page(opened.page("/audit")).tags if tag == "option"}
+    assert kinds == {"", *entry.KINDS}
+    assert "create graph" in Page(opened.page("/audit?entity=graph")).text
     assert "finalize checkpoint" in " ".join(Page(opened.page("/audit")).text.split())
 
 
@@ -436,7 +484,10 @@ def test_an_encrypted_home_is_shown_and_without_its_keys_says_so(tmp_path: Path)
         del os.environ["SYNCD_ENCRYPTION"]
 
 
-def test_a_database_that_was_brought_back_is_the_one_that_is_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_database_that_was_brought_back_is_the_one_that_is_shown(
+    tmp_path: Path, damaged: bool
+) -> None:
     home = tmp_path / "home"
     with closing(CheckpointService(home=home)) as service:
         service.create_checkpoint("before", "ann")
@@ -444,17 +495,30 @@ def test_a_database_that_was_brought_back_is_the_one_that_is_shown(tmp_path: Pat
         service.create_checkpoint("after", "ann")
     with window(home) as made:
         assert "after" in Page(made.page("/tasks")).text
+        time.sleep(1.0)
+        listener = Listener(made)
+        if damaged:  # then it is another file
+            (home / "context.db").write_bytes(b"\0garbage" * 1000)
         (copy,) = (home / "backups").glob("*.db")
         restored = ["--home", str(home), "backup", "restore", str(copy)]
         subprocess.run([windows.SYNCD, *restored], check=True, capture_output=True)
+        assert listener.within(10), "another database is news"
         text = Page(made.page("/tasks")).text
         assert "before" in text
         assert "after" not in text
+        time.sleep(1.0)
+        heard = len(listener.heard)
+        with closing(CheckpointService(home=home)) as service:
+            service.create_checkpoint("afterwards", "ann")
+        assert listener.within(10, heard + 1), "what is written to it is told too"
+        assert "afterwards" in Page(made.page("/tasks")).text
+        made.stop()
+        listener.close()
 
 
 def test_pages_over_a_long_history_are_light(tmp_path: Path) -> None:
     home = pages.filled(tmp_path / "home", payload.small(), full(300, 1_000_000))
-    found = pages.measured(home, 1)
+    found = pages.measured(home, 1).pages
     assert [asked.path for asked in found if asked.bytes > pages.MOST_BYTES] == []
 
 
@@ -591,40 +655,29 @@ def told(made: Window, words: str) -> str:
     return text
 
 
-# What the views say that an administrator's queries are read from, where the replica has none yet.
-_VIEWS = {
-    "fleet": "'ann'::text AS member, 'laptop'::text AS machine, 'behind'::text AS state, "
-    "'0.1'::text AS version, now() AS last_seen, 3::bigint AS behind, 0::bigint AS pending, "
-    "1::bigint AS entries",
-    "tasks": "'t'::text AS task_id, ''::text AS title, 'in_progress'::text AS state, "
-    "'testing'::text AS phase, 'a'::text AS agent_id, 1::bigint AS forks, 0::bigint AS conflicts, "
-    "NULL::text AS waits_for, 1::bigint AS checkpoints, 700::bigint AS tokens, "
-    "NULL::bigint AS budget, now() AS last_at",
-    "stale": "'a'::text AS agent_id, 't'::text AS task_id, 'laptop'::text AS machine, "
-    "'ann'::text AS member, now() AS seen_at, 'stale'::text AS state",
-    "cost": "'a'::text AS agent_id, current_date AS day, 700::bigint AS tokens, "
-    "1::bigint AS checkpoints",
-}
-
-
-def test_a_lead_sees_the_fleet_and_a_member_reads_why_not(team: machines.Team) -> None:
+def test_a_member_sees_the_fleet_as_a_lead_does_and_nothing_of_others(team: machines.Team) -> None:
     member = team.machine()
     with team.administration() as admin:
         login = admin.add_member(team.organization_id, "lead", "lead", "desk")
+        other = admin.create_organization("elsewhere")
+        stranger = team.machine(str(admin.add_member(other, "eve", "member", "lair").dsn))
     lead = team.machine(str(login.dsn))
-    lead.ok("checkpoint", "create", "--task", "t", "--agent", "a", "--tokens", "700")
-    lead.sync()
-    with closing(Node(member.home)) as node:
-        assert "for those who lead" in fleet.asked(node).problem
-    with closing(Node(lead.home)) as node:
-        missing = fleet.asked(node).problem
-    if missing:
-        assert "does not have the views" in missing
-        for name, columns in _VIEWS.items():
-            about = f"'{team.organization_id}'::uuid AS organization_id"
-            team.sql(f"CREATE VIEW syncd.admin_{name} AS SELECT {about}, {columns}")
-            team.sql(f"GRANT SELECT ON syncd.admin_{name} TO PUBLIC")
-    with window(lead.home, **lead.environment) as made:
+    for machine, task in ((lead, "t"), (stranger, "not yours")):
+        machine.ok("checkpoint", "create", "--task", task, "--agent", "a", "--tokens", "700")
+        machine.sync()
+    seen = {}
+    for name, machine in {"member": member, "lead": lead, "stranger": stranger}.items():
+        with closing(Node(machine.home)) as node:
+            seen[name] = fleet.asked(node)
+    assert seen["member"].problem == ""
+    assert [row[:2] for row in seen["member"].machines] == [
+        row[:2] for row in seen["lead"].machines
+    ]
+    assert len(seen["member"].machines) == len(member.json("admin", "fleet"))
+    assert [row[0] for row in seen["member"].tasks] == ["t"]
+    assert [row[0] for row in seen["stranger"].tasks] == ["not yours"]
+    assert [row[:2] for row in seen["stranger"].machines] == [("eve", "lair")]
+    with window(member.home, **member.environment) as made:
         page = Page(told(made, "Machines"))
     assert team.organization in page.text
     assert "700" in page.text
@@ -638,6 +691,7 @@ _PAGED: dict[str, tuple[Any, ...]] = {
     "history_page": ("t", 1, 0),
     "checkpoint_header": ("t",),
     "tasks_by_activity": (),
+    "graph_last": ("t",),
     "forked_tasks": (),
     "checkpoint_count": ("t",),
     "recent_entries": (0, "", "", "", 1, 0),
@@ -651,7 +705,9 @@ def test_no_page_looks_through_the_log_or_all_checkpoints(name: str, home: Path)
             f"EXPLAIN QUERY PLAN {queries()[name]}", _PAGED[name]
         ).fetchall()
     scans = [
-        row[3] for row in plan if row[3].startswith("SCAN") and row[3] not in ("SCAN t", "SCAN k")
+        row[3]
+        for row in plan
+        if row[3].startswith("SCAN") and row[3] not in ("SCAN tasks", "SCAN k")
     ]
     assert scans == []
 

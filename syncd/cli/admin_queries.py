@@ -71,7 +71,8 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
 def _filters(query: AdminQuery) -> list[click.Option]:
     found = [
         click.Option([f"--{_option(column)}", column],
-                     help=f"Only this {_option(column).replace('-', ' ')}; * stands for anything.")
+                     help=f"Only this {_option(column).replace('-', ' ')}"
+                     f"{_one_of(query.words.get(column))}; * stands for anything.")
         for column in query.filters
     ]  # fmt: skip
     if query.since:
@@ -81,6 +82,10 @@ def _filters(query: AdminQuery) -> list[click.Option]:
             click.Option(["--until"], metavar="TIME", help=f"Before this time ({moment})."),
         ]
     return found
+
+
+def _one_of(words: Sequence[str] | None) -> str:
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _moment(text: str | None) -> str:
@@ -242,7 +247,7 @@ def _table(found: Found, shown: Sequence[str], drawn: str) -> str:
     headings = [_heading(name) for name in names]
     if drawn and render.width(sys.stdout):
         _draw(headings, rows, names.index(drawn), [d[drawn] for d in documents])
-    return render.table(headings, rows, spare=headings[:1:-1])
+    return render.table(headings, rows, spare=headings[:1:-1], elsewhere="--csv or --json")
 
 
 def _heading(name: str) -> str:

@@ -9,6 +9,7 @@ import click
 
 from syncd.cli import render
 from syncd.cli.verb import App, task_argument, verb
+from syncd.entry import KINDS
 from syncd.errors import CheckpointNotFoundError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def audit() -> None:
 @click.option("--device", metavar="ID", help="Only what was written on this device.")
 @click.option("--since", metavar="TIME", help="From this time on (ISO 8601).")
 @click.option("--until", metavar="TIME", help="Before this time (ISO 8601).")
-@click.option("--entity", help="Only of this kind: checkpoint, task, link, choice, purge, key.")
+@click.option("--entity", help=f"Only of this kind: {', '.join(KINDS)}.")
 @click.option("--op", help="Only this operation: create, update, finalize.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many.")
 @verb

@@ -204,16 +204,19 @@ def latest(app: App, task: str | None, fallback: bool) -> None:
         return _emit_intact(app, app.node.store.current_id(task), task)
     record = app.node.store.latest(task)
     if record is None:
-        raise CheckpointNotFoundError(f"task {task!r} has no checkpoint", _TASKS)
+        raise _none(app, task)
     return _emit(app, record)
 
 
-_TASKS = "`syncd task list` shows the tasks that have some."
+def _none(app: App, task: str) -> CheckpointNotFoundError:
+    from syncd.threads import no_checkpoint
+
+    return no_checkpoint(app.node, task)
 
 
 def _emit_intact(app: App, checkpoint_id: str, task: str = "") -> None:
     if not checkpoint_id:
-        raise CheckpointNotFoundError(f"task {task!r} has no checkpoint", _TASKS)
+        raise _none(app, task)
     skipped: list[Skipped] = []
     record = app.node.store.intact_from(checkpoint_id, skipped)
     told = app.say_skipped(skipped)

@@ -80,7 +80,7 @@ def _watch(app: App, *, everything: bool) -> None:
     from syncd.daemon.wake import changes
 
     told: dict[str, str] = {}
-    for _ in changes(app.node.store):
+    for _ in changes(app.node):
         for offer in offers.everything(app.node):
             known, told[offer.id] = told.get(offer.id), offer.state
             waits = offer.state == offers.OPEN

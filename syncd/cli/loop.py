@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from syncd.cli.verb import App, verb
 from syncd.errors import UsageError
 
 if TYPE_CHECKING:
-    from syncd.loop import Report, Watcher
+    from syncd.loop import Report
 
 # Exit codes: the work is done, it wants a person, or it failed.
 _ATTENTION = ("blocked", "budget", "iterations", "no_progress", "taken")
@@ -61,7 +62,7 @@ def loop(
     SYNCD_ITERATION tell it who it is. If it writes no checkpoint, one is written for it.
     """
     from syncd import config
-    from syncd.loop import Limits, Loop, Plan
+    from syncd.loop import Limits, Loop, Plan, Watcher
 
     node, name = app.node, app.task(task, "Add --task NAME")
     by_type = config.commands(node.home / "config.toml")
@@ -74,7 +75,8 @@ def loop(
     )  # fmt: skip
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    done = Loop(app.service, plan, _watcher()).run()
+    with closing(_Screen()) as screen:
+        done = Loop(app.service, plan, Watcher(screen.show, screen.progress)).run()
     app.emit(done._asdict(), lambda: _told(done))
     if done.stopped != "complete":
         ctx.exit(3 if done.stopped in _ATTENTION else 1)
@@ -96,21 +98,39 @@ def _own_budget(app: App, task: str) -> int | None:
     return row[2] if row else None
 
 
-def _watcher() -> Watcher:
-    """What the command says goes to standard error: standard output is for the result."""
-    from syncd.loop import Watcher
+class _Screen:
+    """What the command says goes to standard error: standard output is for the result. On a
+    terminal a line of progress stands below it, until something else needs the place."""
 
-    terminal = sys.stderr.isatty()
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._drawn = False
+        self._fresh = True  # whether the command has ended its line
 
-    def show(data: bytes) -> None:
+    def show(self, data: bytes) -> None:
+        self.clear()
         sys.stderr.buffer.write(data)
         sys.stderr.buffer.flush()
+        self._fresh = data.endswith((b"\n", b"\r")) if data else self._fresh
 
-    def progress(line: str) -> None:
-        if terminal:
-            click.echo(f"\r\033[K{click.style(line, dim=True)}\r", err=True, nl=False)
+    def progress(self, line: str) -> None:
+        if self._terminal:
+            begin = "\r\033[K" if self._fresh else "\n"
+            fitting = line[: max((render.width(sys.stderr) or 80) - 1, 1)]
+            click.echo(f"{begin}{click.style(fitting, dim=True)}", err=True, nl=False)
+            self._drawn = self._fresh = True
 
-    return Watcher(show, progress)
+    def clear(self) -> None:
+        if self._drawn:
+            click.echo("\r\033[K", err=True, nl=False)
+            self._drawn = False
+
+    def close(self) -> None:
+        """Whatever comes next begins a line."""
+        self.clear()
+        if self._terminal and not self._fresh:
+            click.echo(err=True)
+            self._fresh = True
 
 
 def _told(done: Report) -> str:

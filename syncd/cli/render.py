@@ -80,12 +80,14 @@ def table(
     *,
     whole: Sequence[str] = (),
     spare: Sequence[str] = (),
+    elsewhere: str = "",
     empty: str = "Nothing found.",
 ) -> str:
     """A table as wide as the terminal; in a pipe, aligned text that is never cut.
 
     On a terminal ids are shortened, times brief, and texts folded between words, but not those of
-    the columns `whole`. The columns `spare` are left out where there is no room for all.
+    the columns `whole`. The columns `spare` are left out where there is no room for all; a last
+    line says so if `elsewhere` tells what shows them.
     """
     texts = [["" if cell is None else clean(cell) for cell in row] for row in rows]
     if not texts:
@@ -101,7 +103,12 @@ def table(
     for name in spare:
         if room and _taken([column.least() for column in found]) > room:
             found = [column for column in found if column.name != name]
-    return _drawn(found, _fitting(found, room), room)
+    drawn = _drawn(found, _fitting(found, room), room)
+    gone = [name for name in columns if name and name not in {column.name for column in found}]
+    if not gone or not elsewhere:
+        return drawn
+    said = wrapped(f"No room for {', '.join(gone)}: {elsewhere} shows all, or a wider terminal.")
+    return f"{drawn}\n{click.style(said, dim=True)}"
 
 
 def _taken(widths: Sequence[int], gap: int = 1) -> int:
@@ -279,13 +286,15 @@ def _proof(document: dict[str, Any]) -> list[str]:
 
 
 def _line(name: str, value: str) -> str:
-    return click.style(f"{name:<11} ", dim=True) + value
+    shown = wrapped(f"{name:<11} {value}", indent=" " * 12)
+    return click.style(name, dim=True) + shown.removeprefix(name)
 
 
 def _list(title: str, items: list[Any], mark: str) -> list[str]:
     if not items:
         return []
-    return [click.style(title, bold=True), *(f"  {mark} {item_text(item)}" for item in items)]
+    lines = [wrapped(f"  {mark} {item_text(item)}", indent="    ") for item in items]
+    return [click.style(title, bold=True), *lines]
 
 
 def item_text(item: Any) -> str:

@@ -81,7 +81,14 @@ def _scope(home: Path, project: bool) -> Scope:
 
 
 def _notices(home: Path, host: str, project: bool) -> list[str]:
+    from syncd import workspace
+
     told = []
+    if project and workspace.find(Path.cwd()) is None:
+        told.append(
+            f"{Path.cwd()} is in no git repository: it was installed for this folder alone, and "
+            "nobody gets it with a clone"
+        )
     if not find_spec("mcp"):
         told.append("the tools need the extra `mcp`: pip install '.[mcp]'")
     if _elsewhere(home, host, not project):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from syncd.store import Store
+    from syncd.node import Node
 
 _MODIFY, _MOVED_TO, _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 2, 0x80, 0x100, 0x200, 0x400, 0x800
 _MASK = _MODIFY | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
@@ -111,21 +111,28 @@ class Pulse(NamedTuple):
 _LOOKS = tuple(0.001 * 2**number for number in range(9))
 
 
-def changes(store: Store) -> Iterator[None]:
-    """Once at first, then whenever another has written to the database."""
-    watch = Watch(store.path.parent)
-    version = store.row("data_version")
+def changes(node: Node) -> Iterator[None]:
+    """Once at first, then whenever another has written to the database, or has put one in its place
+    from a backup: from then on it is the node's."""
+    watch = Watch(node.home)
+    version = _version(node)
     try:
         while True:
             yield
-            while (now := store.row("data_version")) == version:
-                _await(watch, store, version)
+            while (now := _version(node)) == version:
+                _await(watch, node, version)
             version = now
     finally:
         watch.close()
 
 
-def _await(watch: Watch, store: Store, version: object) -> None:
+def _version(node: Node) -> tuple[int, object]:
+    if node.replaced():
+        node.close()
+    return node.store.inode, node.store.row("data_version")
+
+
+def _await(watch: Watch, node: Node, version: object) -> None:
     """Until somebody has begun to write, and a little longer: until it is to be seen."""
     if watch.descriptor < 0:
         time.sleep(_FALLBACK_SECONDS)
@@ -133,6 +140,6 @@ def _await(watch: Watch, store: Store, version: object) -> None:
     select.select([watch.descriptor], [], [], _FALLBACK_SECONDS)
     if watch.names():
         for pause in _LOOKS:
-            if store.row("data_version") != version:
+            if _version(node) != version:
                 return
             time.sleep(pause)

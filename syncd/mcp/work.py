@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from syncd import clock, drafting, messages, offering, offers, presence, workspace
+from syncd import clock, drafting, messages, offering, offers, presence, threads, workspace
 from syncd.errors import CheckpointNotFoundError, UsageError
 from syncd.mcp.desk import Desk
 from syncd.node import Node
@@ -281,7 +281,7 @@ def search(desk: Desk, text: str, limit: int) -> Found:
 def latest(desk: Desk, task: str) -> dict[str, Any]:
     record = desk.reading().store.latest(task)
     if record is None:
-        raise CheckpointNotFoundError(f"task {task!r} has no checkpoint")
+        raise threads.no_checkpoint(desk.reading(), task)
     return record.document()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, LiteralString, NamedTuple
 
 import psycopg
@@ -86,10 +86,15 @@ class Queries:
         columns = [row[0] for row in self._rows("admin_columns", f"syncd.admin_{asked.name}")]
         if not columns:
             raise self._unknown(asked.name)
-        for name in asked.equal:
+        known = admin_queries()[asked.name].words if asked.name in admin_queries() else {}
+        for name, value in asked.equal.items():
             if name not in columns:
                 raise UsageError(
                     f"{asked.name} has no column {name!r}", f"It has {', '.join(columns)}."
+                )
+            if name in known and "*" not in value and value not in known[name]:
+                raise UsageError(
+                    f"{value!r} is no {name} of {asked.name}", f"It is {_either(known[name])}."
                 )
 
     def _unknown(self, name: str) -> ReplicaError | CheckpointNotFoundError:
@@ -124,6 +129,10 @@ class Queries:
                 "Leave --org out: then all are shown that there are for it.",
             )
         return str(found[0][0])
+
+
+def _either(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _escaped(value: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from syncd import tasks
-from syncd.errors import CheckpointCorruptionError, CheckpointNotFoundError
+from syncd import tasks, threads
+from syncd.errors import CheckpointCorruptionError
 from syncd.fold import OPEN, Conflict
 from syncd.node import Node
 from syncd.resume import claims
@@ -61,10 +61,7 @@ def gathered(node: Node, task_id: str, start: Path, origin: Origin | None = None
 def _intact(node: Node, task_id: str, skipped: list[Skipped]) -> Record:
     newest = node.store.current_id(task_id)
     if not newest:
-        raise CheckpointNotFoundError(
-            f"task {task_id!r} has no checkpoint to resume from",
-            "`syncd task list` shows the tasks that have some.",
-        )
+        raise threads.no_checkpoint(node, task_id, " to resume from")
     record = node.store.intact_from(newest, skipped)
     if record is None:
         problems = "; ".join(f"{gone.checkpoint_id}: {gone.problem}" for gone in skipped)

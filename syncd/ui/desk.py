@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
-from syncd import audit, clock, tasks
+from syncd import audit, clock, tasks, threads
 from syncd.errors import SyncdError
 from syncd.node import Node
 from syncd.service import CheckpointService
@@ -26,10 +26,12 @@ T = TypeVar("T")
 
 
 class Sums(NamedTuple):
-    """Checkpoints and tokens by day, for each task and for each agent."""
+    """Checkpoints and tokens by day, for each task and for each agent; of the threads of graphs,
+    how many states each has, and when the last one was put."""
 
     tasks: dict[str, Days]
     agents: dict[str, Days]
+    threads: dict[str, tuple[int, str]]
 
 
 class Check(NamedTuple):
@@ -47,7 +49,7 @@ class Desk:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.service = CheckpointService(node=node)
-        self.live = Live(lambda: self._another().store)
+        self.live = Live(self._another)
         self._status: Kept[dict[str, Any]] = Kept(
             lambda: self._beside(status), self.live.tell, _STATUS_SECONDS
         )
@@ -130,7 +132,8 @@ class Desk:
 
 def _added_up(node: Node) -> Sums:
     rows = node.store.rows
-    return Sums(_by_day(rows("cost_by_task")), _by_day(rows("cost_by_agent")))
+    by_task, by_agent = _by_day(rows("cost_by_task")), _by_day(rows("cost_by_agent"))
+    return Sums(by_task, by_agent, threads.counted_all(node))
 
 
 def _by_day(rows: list[tuple[Any, ...]]) -> dict[str, Days]:

@@ -1,4 +1,5 @@
-"""All machines of the organization, as the replica knows them: for those who lead it."""
+"""All machines of the organization, as the replica knows them: what row-level security lets this
+machine's login see, as it does with `syncd admin`."""
 
 from __future__ import annotations
 
@@ -10,9 +11,6 @@ from typing import Any, NamedTuple
 from syncd.errors import SyncdError
 from syncd.node import Node
 from syncd.replica import Replica
-
-# Who is shown all machines of an organization.
-_LEADING = ("lead", "auditor")
 
 
 class Fleet(NamedTuple):
@@ -43,13 +41,6 @@ def asked(node: Node) -> Fleet:
 
 def _read(replica: Replica) -> Fleet:
     member = replica.membership
-    if member.kind not in _LEADING:
-        return Fleet(
-            member.organization,
-            problem=f"The fleet is for those who lead {member.organization}; this machine's login "
-            f"is that of a {member.kind}.",
-            remedy="An administrator gives such logins: `syncd admin member add --role lead`.",
-        )
     if replica.rows("fleet_known") != [(True,)]:
         return Fleet(
             member.organization,

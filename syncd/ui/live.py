@@ -7,10 +7,11 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 
 from syncd.daemon.wake import changes
 from syncd.errors import SyncdError
-from syncd.store import Store
+from syncd.node import Node
 
 # So often a page is drawn anew at most, however fast agents write.
 _PAUSE_SECONDS = 0.7
@@ -21,7 +22,7 @@ _BREATH_SECONDS = 15.0
 class Live:
     """Counts changes. Windows wait for the next number."""
 
-    def __init__(self, opened: Callable[[], Store]) -> None:
+    def __init__(self, opened: Callable[[], Node]) -> None:
         self._opened = opened
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
@@ -48,15 +49,17 @@ class Live:
         self._changed = asyncio.Event()
 
     def _watch(self) -> None:
+        news = False
         while not self._ended:
             try:
-                store = self._opened()
-                for number, _ in enumerate(changes(store)):
-                    if self._ended:
-                        return
-                    if number:
-                        self.tell()
-                    time.sleep(_PAUSE_SECONDS)
+                with closing(self._opened()) as node:
+                    for _ in changes(node):
+                        if self._ended:
+                            return
+                        if news:
+                            self.tell()
+                        news = True
+                        time.sleep(_PAUSE_SECONDS)
             except SyncdError:  # the pages say what is wrong; it may pass
                 time.sleep(_PAUSE_SECONDS)
 

@@ -11,12 +11,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from syncd import agents, conflicts, lineage
+from syncd.entry import KINDS
 from syncd.errors import CheckpointNotFoundError, SyncdError
 from syncd.fold import Conflict
 from syncd.lineage import Knot
 from syncd.trail import Row as Entry
 from syncd.ui import drawing, look, reading
 from syncd.ui.desk import Days, Desk, Sums
+from syncd.ui.kept import Found
 from syncd.ui.reading import PAGE, Pager
 
 _STATUSES = ("in_progress", "waiting", "blocked", "escalated", "complete", "failed")
@@ -24,8 +26,6 @@ _RANGES = {"7": 7, "30": 30, "90": 90, "all": None}
 _ATTEMPTS = 60
 # So far back the list of entries looks for what is asked: a question must not take long.
 _ENTRIES = 10_000
-_ENTITIES = ("checkpoint", "task", "handoff", "lease", "message", "agent", "invocation", "recovery",
-             "choice", "link", "purge", "key")  # fmt: skip
 _WANTING = ("lost", "silent", "behind")
 _OUTCOMES = {
     "restored": "Restored: what had lost is current again.",
@@ -63,12 +63,13 @@ class Pages:
         lines, pager = reading.page_of(
             reading.task_lines(self._desk, text, status), _number(request)
         )
-        sums = self._desk.sums().value
-        known = sums.tasks if sums else {}
+        sums = self._desk.sums()
+        known = sums.value.tasks if sums.value else {}
         return self._page(
             "tasks.html", "Tasks", tasks=reading.titled(self._desk, lines), pager=pager, text=text,
-            status=status, statuses=_STATUSES,
+            status=status, statuses=_STATUSES, counted=sums.value is not None,
             totals=_totals({line.id: known[line.id] for line in lines if line.id in known}),
+            threads={line.id: _thread(sums, line.id) for line in lines if line.thread_at},
             address="/tasks", asked={"q": text, "status": status},
         )  # fmt: skip
 
@@ -76,6 +77,7 @@ class Pages:
         desk, task_id, number = self._desk, _asked(request, "id"), _number(request)
         task = reading.task(desk, task_id)
         steps, rows = reading.steps(desk, task_id, number)
+        thread = _thread(desk.sums(), task_id) if task.thread_at else None
         knots = lineage.knots(desk.node, task_id, reading.LOOKED_AT)
         spent = _totals(_days_of(knots))
         shares, more, _ = drawing.shares(spent, 8)
@@ -87,6 +89,7 @@ class Pages:
             timeline=drawing.timeline(reading.stretches(knots)), looked_at=len(knots),
             tokens=sum(tokens for _, tokens in spent.values()), address="/task",
             asked={"id": task_id}, open_forks=_open_forks(desk, task.heads), row_height=drawing.ROW,
+            thread=thread,
         )  # fmt: skip
 
     def checkpoint(self, request: Request) -> Response:
@@ -165,7 +168,7 @@ class Pages:
         return self._page(
             "audit.html", "Audit", problems=store.rows("problems")[:200], check=self._desk.check,
             entries=[Entry._make(row) for row in rows[:PAGE]], asked=asked, limit=_ENTRIES,
-            entities=_ENTITIES, devices=store.rows("signed_devices")[:200],
+            entities=KINDS, devices=store.rows("signed_devices")[:200],
             own=store.device_id, last=newest, pager=Pager(number, len(rows) > PAGE),
             address="/audit", everything=earliest == 0,
         )  # fmt: skip
@@ -267,6 +270,12 @@ def _open_forks(desk: Desk, heads: list[dict[str, Any]]) -> list[Conflict]:
 # --- sums ---------------------------------------------------------------------------------------
 
 
+def _thread(sums: Found[Sums], task_id: str) -> tuple[int, str] | None:
+    """How many states a graph's thread has, and the time of the last one, if that is known yet."""
+    known = sums.value.threads.get(task_id) if sums.value else None
+    return known or ((0, "") if sums.fresh else None)
+
+
 def _totals(by_name: Mapping[str, Any], first: str = "") -> dict[str, tuple[int, int]]:
     """Checkpoints and tokens of each, from some day on."""
     found = {}
@@ -291,7 +300,7 @@ def _of_task(desk: Desk, task_id: str, known: Sums | None) -> Sums | None:
         return None
     knots = lineage.knots(desk.node, task_id, reading.LOOKED_AT)
     days = known.tasks.get(task_id, {})
-    return Sums({task_id: days} if days else {}, _days_of(knots))
+    return Sums({task_id: days} if days else {}, _days_of(knots), {})
 
 
 def _days_of(knots: Sequence[Knot]) -> dict[str, Days]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from syncd import conflicts, lineage, tasks
+from syncd import conflicts, lineage, tasks, threads
 from syncd.compare import changes
 from syncd.errors import (
     CheckpointNotFoundError,
@@ -62,19 +62,20 @@ class TaskLine(NamedTuple):
     at: str
     budget: int | None
     forks: int
+    thread_at: str
     title: str = ""
 
 
 def task_lines(desk: Desk, text: str = "", status: str = "") -> list[TaskLine]:
     """All tasks that are meant, the one that was worked on last first; titles only where they were
-    needed to find them."""
+    needed to find them. `thread_at`: of a graph's thread, when its last state was put."""
     forks = dict(desk.store.rows("forked_tasks"))
     found = []
-    for task_id, said, budget, revision, _, _, agent, phase, latest, at in desk.store.rows(
-        "tasks_by_activity"
-    ):
+    for row in desk.store.rows("tasks_by_activity"):
+        task_id, said, budget, revision, _, _, agent, phase, latest, at, thread_at = row
         state = said or latest or "in_progress"
-        line = TaskLine(task_id, revision, state, phase, agent, at, budget, forks.get(task_id, 0))
+        line = TaskLine(task_id, revision, state, phase, agent, at, budget, forks.get(task_id, 0),
+                        thread_at)  # fmt: skip
         if status in ("", state) and _mentions(desk, line, text.casefold()):
             found.append(line)
     return found
@@ -91,7 +92,8 @@ def titled(desk: Desk, lines: Iterable[TaskLine]) -> list[TaskLine]:
 
 
 class Task(NamedTuple):
-    """A task as its page shows it. `problem`: why its own words cannot be read."""
+    """A task as its page shows it. `problem`: why its own words cannot be read; `thread_at`: of a
+    graph's thread, when its last state was put."""
 
     id: str
     words: dict[str, Any]
@@ -103,6 +105,7 @@ class Task(NamedTuple):
     checkpoints: int
     exact: bool
     heads: list[dict[str, Any]]
+    thread_at: str
 
 
 def task(desk: Desk, task_id: str) -> Task:
@@ -115,7 +118,8 @@ def task(desk: Desk, task_id: str) -> Task:
     latest = store.row("task_status", (task_id,))
     heads = tasks.heads(desk.node, task_id, decided=True) if number <= LOOKED_AT else []
     return Task(task_id, words, problem, row[1] or (latest[0] if latest else "in_progress"), row[2],
-                row[3], row[6], number, number <= LOOKED_AT, heads)  # fmt: skip
+                row[3], row[6], number, number <= LOOKED_AT, heads,
+                threads.last_at(desk.node, task_id))  # fmt: skip
 
 
 def _words(desk: Desk, task_id: str) -> tuple[dict[str, Any], str]:

@@ -116,8 +116,10 @@ def item(value: Any) -> str:
         (value[n] for n in ("step", "decision", "description", "text", "what") if value.get(n)),
         None,
     )
-    if main is None:
+    if main is None and any(isinstance(inner, dict | list) for inner in value.values()):
         return json.dumps(value, ensure_ascii=False)
+    if main is None:
+        return ", ".join(f"{words(name)}: {inner}" for name, inner in value.items())
     return str(main)
 
 
