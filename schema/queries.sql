@@ -704,6 +704,10 @@ WHERE device_id = (SELECT value FROM state WHERE name = 'device_id') GROUP BY 1
 -- A new device begins to count.
 DELETE FROM numbers
 
+-- take_out --
+-- What stands in the way of what its device goes on with; it is in quarantine by then.
+DELETE FROM log WHERE seq = ?
+
 -- fingerprints --
 -- Everything that both sides must have, device by device.
 SELECT device_id, device_seq, chain, entry_id FROM log ORDER BY device_id, device_seq
@@ -727,6 +731,12 @@ WHERE entry_id >= ? AND entry_id < ? ORDER BY entry_id LIMIT 3
 -- quarantined_content --
 -- What another device's entry was, as far as it came.
 SELECT content FROM quarantine WHERE entry_id = ?
+
+-- first_quarantined --
+-- The replica's first number among some that came before, and could not be taken then.
+SELECT MIN(content ->> '$.cloud_seq') FROM quarantine
+WHERE state = 'open' AND json_valid(content)
+  AND entry_id IN (SELECT value FROM json_each(?))
 
 -- release --
 -- Some of those are here after all.

@@ -70,10 +70,10 @@ def _check_signed(
 
 
 def _agree(exchange: Exchange, replica: Replica, device_id: str, number: int) -> bool:
-    return _mine(exchange, device_id, [number]) == _theirs(replica, device_id, [number])
+    return chains_here(exchange, device_id, [number]) == _theirs(replica, device_id, [number])
 
 
-def _mine(exchange: Exchange, device_id: str, numbers: list[int]) -> dict[int, bytes]:
+def chains_here(exchange: Exchange, device_id: str, numbers: list[int]) -> dict[int, bytes]:
     wanted = orjson.dumps(numbers).decode()
     found = dict(exchange.store.rows("chains_at", (device_id, wanted)))
     return {0: START.chain, **found} if 0 in numbers else found
@@ -90,7 +90,7 @@ def last_common(exchange: Exchange, replica: Replica, device_id: str, upper: int
     while upper - lower > 1:
         step = max(1, (upper - lower) // _PROBES)
         numbers = list(range(lower + step, upper, step)) or [lower + 1]
-        mine = _mine(exchange, device_id, numbers)
+        mine = chains_here(exchange, device_id, numbers)
         theirs = _theirs(replica, device_id, numbers)
         same = [n for n in numbers if n in mine and mine[n] == theirs.get(n)]
         differ = [n for n in numbers if n not in same]
@@ -101,7 +101,7 @@ def last_common(exchange: Exchange, replica: Replica, device_id: str, upper: int
 def resend_after(exchange: Exchange, number: int) -> None:
     """The replica was restored from an older backup: send again what it no longer has."""
     device_id = exchange.device_id
-    chain = _mine(exchange, device_id, [number])[number]
+    chain = chains_here(exchange, device_id, [number])[number]
     with exchange.store.transaction():
         first = exchange.run("first_after", device_id, number).fetchone()[0]
         exchange.run("forget_places_of", device_id, number)
@@ -192,7 +192,7 @@ def _remind(
         if not parted and public != key.public():  # nobody can sign for it any more
             last = exchange.sendable_to(device_id, common)
     if last < head.device_seq:
-        new, its_head = _split_off(exchange, replica, device_id, last, key)
+        new, its_head = split_off(exchange, replica, device_id, last, key)
         _remind(exchange, replica, new, its_head, key)
     if taken:
         exchange.leave(device_id)
@@ -220,11 +220,11 @@ def rechain(exchange: Exchange, replica: Replica, common: int, key: SigningKey) 
     """This home was cloned, or restored and written since: what came after the last common entry
     goes on under a new device id. The first such entry says where it parted from the old one."""
     old = exchange.device_id
-    new = _offspring(exchange, old, common)
+    new = offspring(exchange, old, common)
     if _key_of(replica, new, key) != key.public():
         with exchange.store.transaction():
             begin_anew(exchange, key)
-        _split_off(exchange, replica, old, common, key)
+        split_off(exchange, replica, old, common, key)
         return
     with exchange.store.transaction():
         head, numbers = _move(exchange, old, new, common, key.public(), _by(key))
@@ -232,13 +232,13 @@ def rechain(exchange: Exchange, replica: Replica, common: int, key: SigningKey) 
         rebuild(exchange.store)
 
 
-def _split_off(
+def split_off(
     exchange: Exchange, replica: Replica, old: str, common: int, key: SigningKey
 ) -> tuple[str, Head]:
     """What was written under an earlier id and cannot be sent under it goes under one of its own,
     beside the one that this device has now. A copy of this home, or this one before a backup was
     restored, may have done the same with another key: then it is that one's id."""
-    new = _offspring(exchange, old, common)
+    new = offspring(exchange, old, common)
     public = _key_of(replica, new, key)
     ours = public == key.public()
     sign = _by(key) if ours else _as_there(replica.signed_after(new, 0), public)
@@ -277,10 +277,10 @@ def _move(
     exchange: Exchange, old: str, new: str, common: int, public: bytes, sign: _Sign
 ) -> tuple[Head, dict[str, int]]:
     """Bring what follows an entry under a new id; how far that goes, and its numbers by task."""
-    parted = Head(common, _mine(exchange, old, [common])[common])
+    parted = Head(common, chains_here(exchange, old, [common])[common])
     first = exchange.run("first_after", old, common).fetchone()[0]
     head, numbers = START, dict[str, int]()
-    for entry in _tail(exchange, old, common):
+    for entry in tail(exchange, old, common):
         head = _rewrite(exchange, entry, new, head, numbers, parted, sign)
     exchange.run("add_device", new, public, clock.iso(clock.wall_ms()))
     exchange.run("put_head", *parted, old)
@@ -289,14 +289,14 @@ def _move(
     return head, numbers
 
 
-def _offspring(exchange: Exchange, old: str, common: int) -> str:
+def offspring(exchange: Exchange, old: str, common: int) -> str:
     """The id that entries go on under follows from the first of them: several copies of one home
     that part with the same entries stay one device as long as they agree."""
-    parted = _mine(exchange, old, [common + 1]).get(common + 1)
+    parted = chains_here(exchange, old, [common + 1]).get(common + 1)
     return derived_id(f"syncd device {old} {parted.hex()}") if parted else uuid7()
 
 
-def _tail(exchange: Exchange, device_id: str, common: int) -> Iterator[Entry]:
+def tail(exchange: Exchange, device_id: str, common: int) -> Iterator[Entry]:
     """One by one: a long tail need not fit into memory."""
     for (seq,) in exchange.run("seqs_after", device_id, common).fetchall():
         yield Entry(*exchange.run("entry_at", seq).fetchone())

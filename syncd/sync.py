@@ -29,6 +29,7 @@ from syncd.examination import Examined, examine
 from syncd.exchange import Exchange
 from syncd.fold import derived_id
 from syncd.healing import depart, reconcile, remind, roll_back
+from syncd.parting import give_way
 from syncd.replica import Batch, Pulled, Replica, Standing, Verdict, encoded
 from syncd.seal import SigningKey
 
@@ -266,8 +267,11 @@ class Engine:
         page = self._first_page()
         with ThreadPoolExecutor(1) as replica:
             while page:
-                following = replica.submit(self._page, *self._after(page))
                 keys = self._keys(page)
+                if give_way(exchange, self.replica, page, keys, self._key):
+                    page = self._first_page()
+                    continue
+                following = replica.submit(self._page, *self._after(page))
                 new += self._take_in(
                     examine(page, exchange.heads(), keys, exchange.store.vault), keys
                 )

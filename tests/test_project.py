@@ -44,6 +44,7 @@ LAYERS = (
     ("backup", "exchange", "bundle"),
     ("examination",),
     ("arrival", "healing", "witness"),
+    ("parting",),
     ("sync", "rotation"),
     ("proof", "credentials"),
     ("handoff",),
