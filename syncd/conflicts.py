@@ -15,7 +15,8 @@ from syncd.entry import CHECKPOINT, CHOICE, CREATE, FINALIZE, KEY, UPDATE, Draft
 from syncd.errors import CheckpointExistsError, CheckpointNotFoundError, FinalizedError, UsageError
 from syncd.fold import FORK, OPEN, Conflict
 from syncd.node import Node, user
-from syncd.seal import header_intact
+from syncd.purges import recalled
+from syncd.seal import flaw, header_intact
 from syncd.service import CheckpointService
 from syncd.views import Views
 
@@ -236,7 +237,10 @@ def retry(node: Node, prefix: str) -> str:
     with node.store.transaction():
         entry = node.store.entry(entry_id)
         if entry is not None and (entry.body or entry.purged):
+            node.store.version(entry_id)  # raises if it is damaged: that cannot be offered again
             _write_again(node, entry)
+        elif (lost := _set_aside(node, entry_id)) is not None:
+            _write_again(node, lost)
         else:
             _fetch_again(node, entry_id)
         node.store.change("settle_quarantine", ("retried", entry_id))
@@ -244,7 +248,6 @@ def retry(node: Node, prefix: str) -> str:
 
 
 def _write_again(node: Node, entry: Entry) -> None:
-    node.store.version(entry.entry_id)  # raises if it is damaged: that cannot be offered again
     if entry.entity == KEY:
         raise UsageError(
             f"entry {entry.entry_id} tells of a key, which is true at its own place only",
@@ -261,10 +264,26 @@ def _write_again(node: Node, entry: Entry) -> None:
     Views(node.store.connection).settle(entry.entity, entry.entity_id)
 
 
-def _fetch_again(node: Node, entry_id: str) -> None:
+def _set_aside(node: Node, entry_id: str) -> Entry | None:
+    """Another's entry that was here, which nobody but its author could send as it was."""
+    content = _content(node, entry_id)
+    if "seq" not in content or not content.get("body"):
+        return None
+    entry = node.store.vault.opened(recalled(orjson.dumps(content).decode()))
+    if problem := flaw(entry):
+        raise node.store.damaged(f"{entry.entity} {entry.entity_id}", entry_id, problem)
+    return node.store.vault.readable(entry)
+
+
+def _content(node: Node, entry_id: str) -> dict[str, Any]:
     row = node.store.row("quarantined_content", (entry_id,))
-    content = orjson.loads(row[0]) if row and row[0] else {}
-    if "cloud_seq" in content:
+    content: dict[str, Any] = orjson.loads(row[0]) if row and row[0] else {}
+    return content
+
+
+def _fetch_again(node: Node, entry_id: str) -> None:
+    content = _content(node, entry_id)
+    if content.get("cloud_seq") is not None:
         node.store.change("drop_batches", (content["cloud_seq"] - 1,))
 
 

@@ -13,7 +13,6 @@ from what is here is not taken in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import orjson
 
@@ -36,8 +35,10 @@ def give_way(
 ) -> bool:  # fmt: skip
     """Make room for what a page brings. If so, the cursor may have moved, and the heads have."""
     ours = {*exchange.own_ids(), *exchange.left_ids()}
-    partings = list(_partings(exchange, page, keys))
-    for device_id, common in partings:
+    partings: dict[str, int] = {}
+    for device_id, common in _partings(exchange, page, keys):
+        partings[device_id] = min(common, partings.get(device_id, common))
+    for device_id, common in partings.items():
         if device_id in ours:  # whoever has written it need not wait for anybody
             split_off(exchange, replica, device_id, common, key)
         else:
@@ -123,21 +124,22 @@ def _set_aside(exchange: Exchange, device_id: str, common: int) -> None:
     with exchange.store.transaction():
         parted = Head(common, chains_here(exchange, device_id, [common])[common])
         head, newest = exchange.head(), exchange.store.row("newest")
-        entries = list(tail(exchange, device_id, common))
-        _fetch_again(exchange, [entry.entry_id for entry in entries])
-        for entry in entries:
+        first = exchange.run("first_after", device_id, common).fetchone()[0]
+        ids = []
+        for entry in tail(exchange, device_id, common):
             _keep(exchange, entry)
             exchange.run("take_out", entry.seq)
+            ids.append(entry.entry_id)
+        _fetch_again(exchange, ids)
         exchange.run("put_head", *parted, device_id)
         exchange.put_anchor(head, max(newest[4] if newest else 0, exchange.store.anchor()[2]))
-        first = min((entry.seq for entry in entries), default=1)
         exchange.put_state("push_seq", str(min(exchange.sent_to(), first - 1)))
         rebuild(exchange.store)
 
 
 def _fetch_again(exchange: Exchange, ids: list[str]) -> None:
-    """Entries that came under their new id before, and could not be taken."""
-    first: Any = exchange.run("first_quarantined", orjson.dumps(ids).decode()).fetchone()[0]
+    """What came under its new id before it was set aside, and could not be taken then."""
+    first = exchange.run("first_quarantined", orjson.dumps(ids).decode()).fetchone()[0]
     if first is not None:
         exchange.run("drop_batches", first - 1)
 

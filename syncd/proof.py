@@ -52,11 +52,12 @@ def prove(exchange: Exchange, replica: Replica) -> Proof:
 
 
 def repair(engine: Engine) -> Proof:
-    """Send what the replica lacks, fetch what this device lacks, and look again."""
+    """Fetch what this device lacks, send what the replica lacks, and look again. In that order:
+    what comes may be the reason why something cannot be sent as it is."""
     exchange, replica = engine.exchange, engine.replica
-    gaps = _all_gaps(exchange, replica)
-    _go_back(exchange, gaps)
     allowed = engine.sendable()
+    fetch(engine)
+    gaps = _all_gaps(exchange, replica)
     keys, known = exchange.keys(), replica.keys()
     for device_id in {gap.device_id for gap in gaps if gap.cloud_seq is None} & allowed:
         if device_id not in known:
@@ -65,13 +66,14 @@ def repair(engine: Engine) -> Proof:
         gap.seq for gap in gaps if gap.cloud_seq is None and gap.device_id in allowed
     )
     engine.push(allowed)
-    engine.pull(own_too=True)
     engine.sync()
     return prove(exchange, replica)
 
 
 def fetch(engine: Engine) -> None:
-    """Only the half of it that brings back what was lost here."""
+    """Only the half of it that brings back what was lost here. The usual way first: only there it
+    shows that the replica was restored, and has given numbers to something else."""
+    engine.pull()
     _go_back(engine.exchange, _all_gaps(engine.exchange, engine.replica))
     engine.pull(own_too=True)
 

@@ -635,3 +635,80 @@ def test_the_replica_restored_while_a_copy_has_a_new_id(team: Team, tmp_path: Pa
     team.restored(dump)
     bob.create("v")
     team.agree(bob, copy, ann)
+
+
+# --- what a machine wrote and a copy of its home wrote over ---------------------------------------
+
+
+def written_over(team: Team, place: Path) -> tuple[Machine, Machine, Machine, Path, str]:
+    """Bob has what Ann wrote; the replica, restored, has in its place what a copy of her home did.
+    Ann, the copy, Bob, the replica's backup, and the entry that it lost."""
+    ann, bob, _ = team.three()
+    first = ann.create()
+    ann.sync()
+    copy = ann.copied_to(place / "copy")
+    team.machines.append(copy)
+    dump = team.dumped()
+    lost = ann.update(first, "by the original")
+    team.settle(ann, bob)
+    team.restored(dump)
+    copy.update(first, "by the copy")
+    copy.sync()
+    return ann, copy, bob, dump, lost
+
+
+def set_aside(machine: Machine) -> list[str]:
+    return [entry["entry_id"] for entry in machine.json("quarantine", "list")]
+
+
+def test_what_a_copy_wrote_over_is_set_aside_until_its_author_comes_back(
+    team: Team, tmp_path: Path
+) -> None:
+    ann, _, bob, _, lost = written_over(team, tmp_path)
+    before = device_of(ann)
+    bob.sync()
+    assert set_aside(bob) == [lost]
+    assert bob.json("prove")["ok"]
+    ann.sync()
+    assert device_of(ann) != before
+    bob.sync()
+    assert set_aside(bob) == []
+    team.agree()
+
+
+def test_what_a_copy_wrote_over_comes_back_before_what_took_its_place(
+    team: Team, tmp_path: Path
+) -> None:
+    ann, copy, bob, dump, lost = written_over(team, tmp_path)
+    ann.sync()
+    team.restored(dump)
+    ann.sync()
+    bob.sync()
+    assert set_aside(bob) == []
+    assert (lost, device_of(ann)) in bob.sql("SELECT entry_id, device_id FROM log")
+    team.agree(copy, bob, ann)
+
+
+def test_what_was_set_aside_can_be_written_again_by_whoever_has_it(
+    team: Team, tmp_path: Path
+) -> None:
+    _, copy, bob, _, lost = written_over(team, tmp_path)
+    bob.sync()
+    bob.ok("quarantine", "retry", lost)
+    bob.sync()
+    team.machines = [copy, bob, team.machines[2]]
+    copy.written, bob.written = copy.written - {lost}, bob.written
+    team.agree()
+    decided = [
+        copy.json("checkpoint", "show", row[0]) for row in copy.sql("SELECT id FROM checkpoints")
+    ]
+    assert "by the original" in str(decided)
+
+
+def test_prove_repair_makes_way_for_what_a_copy_wrote_over(team: Team, tmp_path: Path) -> None:
+    """Bob would relay what the replica lost, and it has something else there."""
+    ann, _, bob, _, lost = written_over(team, tmp_path)
+    team.administrator().ok("admin", "recovery", "open", team.organization)
+    assert bob.json("prove", "--repair")["ok"]
+    assert set_aside(bob) == [lost]
+    team.agree(ann, *team.machines[1:])

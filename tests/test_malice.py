@@ -172,6 +172,22 @@ def test_a_history_made_anew_is_noticed_by_all_who_knew_it_and_changes_nothing_t
         assert {*device.proof().missing_in_cloud} == {*ids[since - 1 :]}
 
 
+def test_a_history_made_anew_after_a_restore_takes_nothing_out_of_anybodys_log(town: Town) -> None:
+    """What a restored replica has lost may be written over by whoever has the device's key."""
+    crew, author, reader, _ = town
+    device_id, before = author.exchange.device_id, own(reader)
+    made = SigningKey(Ed25519PrivateKey.generate())
+    make_anew(crew.sql, device_id, 3, made)
+    crew.sql(
+        f"UPDATE syncd.log SET batch = gen_random_uuid() {DEVICE} AND device_seq > 2", device_id
+    )
+    reader.sync()
+    assert own(reader) == before
+    assert {e["reason"] for e in conflicts.quarantined(reader.node)} == {
+        f"this device has another entry {number} of its device" for number in (3, 4, 5)
+    }
+
+
 def test_what_the_author_wrote_since_waits_until_the_replica_is_put_right(town: Town) -> None:
     crew, author, reader, _ = town
     crew.sql(f"CREATE TEMP TABLE kept AS SELECT * FROM syncd.log {ORGANIZATION}")
