@@ -251,14 +251,14 @@ def settle_forks(views: Views, entries: Iterable[Entry]) -> None:
     """Look for branches where new checkpoints have become known to the replica."""
     parents: dict[str, set[str]] = {}
     created = [e for e in entries if e.entity == CHECKPOINT and e.op == CREATE]
-    capped = []
+    dated = []
     for entry in created:
         meta = orjson.loads(entry.meta)
         parents.setdefault(meta["task_id"], set()).add(meta["parent"])
-        if entry.effective_hlc < entry.hlc:
-            capped.append((meta["parent"], entry.effective_hlc))
-    if capped:
-        views.note_capped(capped)
+        if meta["parent"]:
+            dated.append((meta["parent"], entry.effective_hlc))
+    if dated:
+        views.note_dates(dated)
     for task_id, parent in views.moved(entry.entity_id for entry in created):
         parents.setdefault(task_id, set()).add(parent)
     for task_id, named in parents.items():

@@ -246,12 +246,17 @@ class Engine:
         """None if a damaged database gave something that is no text, number or bytes.
 
         Of what is sealed end to end, the replica cannot say whether it is whole."""
-        broken = self.exchange.store.vault.broken
-        given_up = [_NOT_WHOLE if entry.key_id and broken(entry) else None for entry in entries]
+        given_up = [self._given_up(entry) for entry in entries]
         try:
             return encoded(entries, given_up if any(given_up) else ())
         except (TypeError, AttributeError, struct.error):
             return None
+
+    def _given_up(self, entry: Entry) -> str | None:
+        """Why nobody can have more of an entry than its header, if so."""
+        if entry.refused is not None and not entry.body:  # no more of it came back to this device
+            return entry.refused
+        return _NOT_WHOLE if entry.key_id and self.exchange.store.vault.broken(entry) else None
 
     # --- pull ---------------------------------------------------------------------------------
 

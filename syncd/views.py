@@ -174,6 +174,8 @@ class Views:
             self.count(task_id)
         self._execute(self._sql["put_checkpoint"], row)
         now = self._execute(self._sql["branch_of"], (row[0],)).fetchone()
+        if before and now[3] > before[3]:  # there may be children from before it was dated anew
+            self._distrust_dates()
         if before and before[:5] != now[:5]:
             self._execute(self._sql["drop_fork"], (row[0],))
             for task_id, parent in {before[:2], now[:2]}:
@@ -209,13 +211,16 @@ class Views:
     def _set_back(self) -> bool:
         return self._execute(self._sql["state"], (_SET_BACK,)).fetchone() is not None
 
-    def note_capped(self, capped: Iterable[tuple[str, int]]) -> None:
-        """Parent and time of new checkpoints whose time the replica has cut short. If its clock was
-        set back since it had their parents, they are earlier than those: from then on, time does
-        not say where children are to be looked for."""
-        pairs = orjson.dumps(list(capped)).decode()
+    def note_dates(self, dated: Iterable[tuple[str, int]]) -> None:
+        """Parent and time of new checkpoints. The replica may have cut theirs short after its clock
+        was set back, or have dated their parents anew after it was restored. Once some are earlier
+        than their parents, time does not say where children are to be looked for."""
+        pairs = orjson.dumps(list(dated)).decode()
         if self._execute(self._sql["earlier_than_parent"], (pairs,)).fetchone():
-            self._execute(self._sql["put_state"], (_SET_BACK, "1"))
+            self._distrust_dates()
+
+    def _distrust_dates(self) -> None:
+        self._execute(self._sql["put_state"], (_SET_BACK, "1"))
 
     def moved(self, checkpoints: Iterable[str]) -> list[tuple[str, str]]:
         """Task and parent of those that have later versions: these may name another parent."""

@@ -469,6 +469,34 @@ def test_branches_are_found_though_the_replicas_clock_was_set_back(team: Team) -
         assert machine.json("rebuild")["differences"] == []
 
 
+def test_branches_are_found_though_their_parent_was_dated_anew_after_a_restore(team: Team) -> None:
+    """What a child names has a later date than when the child was written, if neither the replica
+    nor its author know what date it had."""
+    ann, bob, cem = team.three()
+    team.settle(ann, bob)
+    dump = team.dumped()
+    ann.skew_ms = 3 * HOUR_MS
+    root = ann.create()
+    backup = ann.json("backup", "create")
+    team.settle(ann, bob)
+    bob.create("t", "--parent", root)
+    ann.restored(backup)
+    team.restored(dump)
+    team.sql(
+        "CREATE OR REPLACE FUNCTION syncd.clock() RETURNS timestamptz LANGUAGE sql STABLE"
+        " AS $$SELECT clock_timestamp() + interval '20 minutes'$$"
+    )
+    ann.sync()
+    team.settle(bob, cem)
+    ann.create("t", "--parent", root)
+    team.agree()
+    for machine in (ann, bob, cem, team.machine()):
+        machine.sync()
+        [conflict] = machine.json("conflicts", "list")
+        assert (conflict["kind"], conflict["bases"]) == ("fork", [root])
+        assert machine.json("rebuild")["differences"] == []
+
+
 # --- a machine was lost ---------------------------------------------------------------------------
 
 
