@@ -319,6 +319,26 @@ def test_what_a_replica_had_refused_it_takes_after_it_was_restored(team: Team) -
         assert machine.sql("SELECT length(body) FROM log WHERE purged IS NOT NULL") == [(0,)]
 
 
+def test_what_was_refused_and_lost_by_its_author_keeps_its_reason(team: Team) -> None:
+    """Of it, nobody has more than the header: a restored replica cannot judge it again."""
+    ann, bob, _ = team.three()
+    ann.create()
+    ann.sync()
+    backup, dump = ann.json("backup", "create"), team.dumped()
+    team.sql("UPDATE syncd.organizations SET body_limit = 100")
+    large = ann.create("u")
+    team.settle(ann, bob)
+    told = bob.sql("SELECT entry_id, refused FROM log WHERE refused IS NOT NULL")
+    ann.restored(backup)
+    ann.sync()
+    team.restored(dump)
+    ann.sync()
+    ann.ok("quarantine", "drop", large)
+    team.agree()
+    for machine in team.machines:
+        assert machine.sql("SELECT entry_id, refused FROM log WHERE refused IS NOT NULL") == told
+
+
 @pytest.mark.proof
 def test_a_copy_that_has_written_nothing_yet_follows_until_it_writes(
     team: Team, tmp_path: Path
