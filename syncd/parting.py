@@ -25,7 +25,7 @@ from syncd.purges import evidence
 from syncd.replica import Pulled, Replica
 from syncd.seal import SigningKey, chain_value, signature_valid
 
-_REASON = "the replica lost it, and has another entry {} of its device; its author can send it"
+_REASON = "the replica lost it, and has another entry {} of its device; its author sends it again"
 _Parting = tuple[str, int]
 
 
@@ -34,12 +34,12 @@ def give_way(
     key: SigningKey,
 ) -> bool:  # fmt: skip
     """Make room for what a page brings. If so, the cursor may have moved, and the heads have."""
-    ours = {*exchange.own_ids(), *exchange.left_ids()}
     partings: dict[str, int] = {}
     for device_id, common in _partings(exchange, page, keys):
         partings[device_id] = min(common, partings.get(device_id, common))
     for device_id, common in partings.items():
-        if device_id in ours:  # whoever has written it need not wait for anybody
+        # Whoever has written it need not wait for anybody.
+        if device_id in exchange.own_ids() or device_id in exchange.left_ids():
             split_off(exchange, replica, device_id, common, key)
         else:
             _set_aside(exchange, device_id, common)
