@@ -100,11 +100,11 @@ def available(folder: Path) -> list[Backup]:
     return [_described(path) for path in paths]
 
 
-def restore(database: Path, folder: Path, name: str) -> Restored:
+def restore(database: Path, folder: Path, name: str, vault: Vault | None = None) -> Restored:
     """Put a backup in the database's place; refuses a damaged one, keeps what it replaces."""
     source = _located(folder, name)
     with closing(_open(source, "ro")) as backup:
-        entries, device = _checked(backup, source)
+        entries, device = _checked(backup, source, vault)
     ours = _ids_of(database)
     if ours and device not in ours:
         raise BackupRefusedError(
@@ -251,13 +251,13 @@ def _replace_damaged(database: Path, folder: Path, incoming: Path) -> Path:
 _TABLES = "SELECT name FROM main.sqlite_master WHERE type = 'table' AND name NOT LIKE '%sqlite%'"
 
 
-def _checked(backup: sqlite3.Connection, source: Path) -> tuple[int, str]:
+def _checked(backup: sqlite3.Connection, source: Path, vault: Vault | None) -> tuple[int, str]:
     """How many entries a backup has, and whose they are; refuses one that is not intact."""
     try:
         version = version_of(backup)
         if not 0 < version <= SQLITE_VERSION:
             raise BackupRefusedError(f"{source.name} is not a database that this syncd can read")
-        report = verify_database(backup, {})
+        report = verify_database(backup, {}, vault)
         device = backup.execute(queries()["state"], ("device_id",)).fetchone()[0]
     except sqlite3.Error as error:
         raise BackupRefusedError(f"{source.name} is damaged ({error})") from None

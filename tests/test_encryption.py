@@ -259,6 +259,17 @@ def test_a_backup_from_before_is_sealed_when_it_is_restored(team: Team) -> None:
     assert ann.json("checkpoint", "show", one)["execution_state"]["current_focus"] == CANARY
 
 
+def test_a_backup_of_a_home_that_seals_is_restored_with_its_key(team: Team) -> None:
+    ann = team.machine()
+    ann.ok("keys", "encrypt")
+    one = ann.create("t", "--focus", CANARY)
+    made = ann.json("backup", "create")
+    ann.create("t", "--focus", "after the backup")
+    assert ann.json("backup", "restore", made["name"])["only_in_replaced"] == 1
+    assert holding(ann.home) == set()
+    assert ann.json("checkpoint", "latest", "t")["metadata"]["checkpoint_id"] == one
+
+
 def test_a_setting_in_the_environment_that_overrules_it_is_named(
     service: CheckpointService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,7 @@ def restore(app: App, name: str) -> None:
     from syncd import sealing
 
     node = app.node
-    done = backups.restore(node.database, node.home / "backups", name)
+    done = backups.restore(node.database, node.home / "backups", name, node.vault)
     node.key  # noqa: B018 (the copy may be from before the key was changed)
     sealing.complete(node)  # or from before encryption was turned on
     document = {
