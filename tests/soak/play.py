@@ -104,8 +104,9 @@ class _Game:
         for machine in self.world.machines:
             machine.wire.land()
         self._settle()
-        self._recover()
         self._decide()
+        self._recover()
+        self._decide()  # of those that were sent again, too
         self._settle()
         self.watcher.look()
         self._compare()
