@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import agents, disk, liveness, mishaps, running
+from syncd import agents, disk, liveness, mishaps, running, tally
 from syncd.errors import SyncdError
 from syncd.node import Node
 
@@ -64,6 +64,7 @@ def _unusable(node: Node, need: Need) -> dict[str, Any]:
 def _status(node: Node) -> dict[str, Any]:
     pid = running.pid(node.home)
     said = running.ask(node.home, pid) if pid else {}
+    tally.keep(node)
     with node.store.snapshot():
         return _document(node, pid, said)
 
@@ -71,9 +72,9 @@ def _status(node: Node) -> dict[str, Any]:
 def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
     store = node.store
     state = dict(store.rows("states"))
-    local, push, pull = _local(node), _push(node, state), _pull(node, state, said)
+    found = tally.read(node)
+    local, push, pull = _local(node, found), _push(node, state), _pull(node, state, said)
     conflicts, quarantined = store.row("counts_open") or (0, 0)
-    everybody = agents.everybody(node)
     document: dict[str, Any] = {
         "verdict": OK,
         "safe_to_close": False,
@@ -87,8 +88,8 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
         "conflicts": {"open": conflicts},
         "quarantined": quarantined,
         "keys_missing": orjson.loads(state.get("keys_missing") or "[]"),
-        "agents": agents.counts(everybody),
-        "notices": [*liveness.notices(node, everybody), *_unreadable(node),
+        "agents": agents.counts(found.agents),
+        "notices": [*liveness.notices(node, found.agents, found.lost), *_unreadable(node),
                     *mishaps.notices(node.home, int(time.time() * 1000))],
         "disk": {"free_bytes": disk.free(node.home),
                  "problem": disk.problem(node)},
@@ -147,11 +148,11 @@ def _cloud(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str,
     }
 
 
-def _local(node: Node) -> dict[str, Any]:
-    cursor, checkpoints, tasks, problems = node.store.row("counts_here") or (0, 0, 0, 0)
+def _local(node: Node, found: tally.Tally) -> dict[str, Any]:
+    cursor, problems = node.store.row("cursor_here") or (0, 0)
     wal = node.database.with_name("context.db-wal")
     size = node.database.stat().st_size + (wal.stat().st_size if wal.exists() else 0)
-    return {"cursor": cursor, "tasks": tasks, "checkpoints": checkpoints, "db_bytes": size,
+    return {"cursor": cursor, "tasks": found.tasks, "checkpoints": found.checkpoints, "db_bytes": size,
             "problems": problems}  # fmt: skip
 
 
