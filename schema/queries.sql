@@ -566,6 +566,10 @@ SELECT COUNT(*) FROM (
   SELECT 1 FROM log
   WHERE seq > ? AND cloud_seq IS NULL AND device_id IN (SELECT value FROM json_each(?)) LIMIT ?)
 
+-- numbered_at --
+-- Whose entry stands at a place in the log, and its number.
+SELECT device_id, device_seq FROM log WHERE seq = ?
+
 -- newest --
 -- The newest entry's place and device.
 SELECT seq, device_id, device_seq, chain, effective_hlc FROM log ORDER BY seq DESC LIMIT 1
@@ -937,10 +941,12 @@ WITH RECURSIVE worker (device_id, agent_id) AS (
   SELECT * FROM (SELECT device_id, agent_id FROM working WHERE look = 1
                  ORDER BY device_id, agent_id LIMIT 1)
   UNION ALL
-  SELECT n.device_id, n.agent_id FROM worker w JOIN working n ON n.task_id = (
-    SELECT k.task_id FROM working k
-    WHERE k.look = 1 AND (k.device_id, k.agent_id) > (w.device_id, w.agent_id)
-    ORDER BY k.device_id, k.agent_id LIMIT 1)),
+  SELECT n.device_id, n.agent_id FROM worker w CROSS JOIN working n ON n.task_id = coalesce(
+    (SELECT k.task_id FROM working k
+     WHERE k.look = 1 AND k.device_id = w.device_id AND k.agent_id > w.agent_id
+     ORDER BY k.agent_id LIMIT 1),
+    (SELECT k.task_id FROM working k WHERE k.look = 1 AND k.device_id > w.device_id
+     ORDER BY k.device_id, k.agent_id LIMIT 1))),
 looked_at (task_id) AS (
   SELECT task_id FROM working WHERE look = 2
   UNION

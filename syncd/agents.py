@@ -90,7 +90,6 @@ class View(NamedTuple):
         found = facts.concerning(self.node, AGENT, sign.about)
         return sorted(found, key=lambda fact: (fact.hlc, fact.entry_id))
 
-
     def knowing_all(self) -> View:
         """For who looks at many of them."""
         return self._replace(recorded={row[0] for row in self.node.store.rows("recorded_agents")})

@@ -158,21 +158,34 @@ def _local(node: Node, found: tally.Tally) -> dict[str, Any]:
 
 def _push(node: Node, state: dict[str, str]) -> dict[str, Any]:
     sent_to = int(state.get("push_seq") or 0)
-    own, former = [state.get("device_id", "")], _former_ids(node, state)
-    wanted = orjson.dumps(own + former).decode()
-    (pending,) = node.store.row("pending_at_most", (sent_to, wanted, _MANY)) or (0,)
-    if pending == _MANY:
-        pending = max(pending, _backlog(node, state))
+    own, former = state.get("device_id", ""), _former_ids(node, state)
+    wanted = orjson.dumps([own, *former]).decode()
+    pending = _pending(node, state, sent_to, wanted, several=bool(former))
     (refused,) = node.store.row("refused_count", (wanted,)) or (0,)
     (at,) = node.store.row("last_pushed") or ("",)
     return {"cursor": sent_to, "pending": pending, "refused": refused, "last_at": at or None}
 
 
+def _pending(
+    node: Node, state: dict[str, str], sent_to: int, devices: str, *, several: bool
+) -> int:
+    """Mostly nothing waits but what came after the entry that was acknowledged last. Else they are
+    counted one by one, for as long as that takes no time: of more, it may be too little."""
+    own = state.get("device_id", "")
+    last = node.store.row("numbered_at", (sent_to,)) or (own, 0)
+    if last == (own, _acknowledged(state)) and not several:
+        return _backlog(node, state)
+    (pending,) = node.store.row("pending_at_most", (sent_to, devices, _MANY)) or (0,)
+    return pending if pending < _MANY else max(pending, _backlog(node, state))
+
+
 def _backlog(node: Node, state: dict[str, str]) -> int:
-    """What was written here since the entry that the replica acknowledged last: to count many one
-    by one would take long. Under an id that this device has had before, more may wait."""
-    acknowledged = orjson.loads(state.get("acknowledged") or "[0]")[0]
-    return max(0, node.store.own_head()[0] - int(acknowledged))
+    """What was written here since the entry that the replica acknowledged last."""
+    return max(0, node.store.own_head()[0] - _acknowledged(state))
+
+
+def _acknowledged(state: dict[str, str]) -> int:
+    return int(orjson.loads(state.get("acknowledged") or "[0]")[0])
 
 
 def _former_ids(node: Node, state: dict[str, str]) -> list[str]:
