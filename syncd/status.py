@@ -152,8 +152,8 @@ def _local(node: Node, found: tally.Tally) -> dict[str, Any]:
     cursor, problems = node.store.row("cursor_here") or (0, 0)
     wal = node.database.with_name("context.db-wal")
     size = node.database.stat().st_size + (wal.stat().st_size if wal.exists() else 0)
-    return {"cursor": cursor, "tasks": found.tasks, "checkpoints": found.checkpoints, "db_bytes": size,
-            "problems": problems}  # fmt: skip
+    return {"cursor": cursor, "tasks": found.tasks, "checkpoints": found.checkpoints,
+            "db_bytes": size, "problems": problems}  # fmt: skip
 
 
 def _push(node: Node, state: dict[str, str]) -> dict[str, Any]:
