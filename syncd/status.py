@@ -176,7 +176,7 @@ def _pending(
     if last == (own, _acknowledged(state)) and not several:
         return _backlog(node, state)
     (pending,) = node.store.row("pending_at_most", (sent_to, devices, _MANY)) or (0,)
-    return pending if pending < _MANY else max(pending, _backlog(node, state))
+    return int(pending if pending < _MANY else max(pending, _backlog(node, state)))
 
 
 def _backlog(node: Node, state: dict[str, str]) -> int:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from syncd import agents, clock, tenure
-from syncd.agents import CRASHED, GOES_ON, KEPT_MS, WARNING, Agent, View
+from syncd.agents import GOES_ON, KEPT_MS, WARNING, Agent, View
 from syncd.errors import StoreError
 from syncd.node import Node
-from syncd.presence import MINUTE_MS, Sign, minutes_ms
+from syncd.presence import CRASHED, MINUTE_MS, Sign, minutes_ms
 
 # The name in the device's own state.
 _NAME = "tally"

@@ -151,6 +151,53 @@ def test_it_says_what_a_look_at_everything_says(steps: list[Step]) -> None:
 
 
 @pytest.fixture
+def history(home: Path) -> Iterator[History]:
+    made = History(home)
+    with closing(made.node):
+        yield made
+
+
+def made_anew(node: Node) -> None:
+    with node.store.transaction():
+        node.store.change("forget_tally")
+    tally.keep(node)
+
+
+def test_who_is_presumed_to_have_crashed_is_missed_however_long_ago_that_was(
+    history: History,
+) -> None:
+    history.write("t", "ann", 0)
+    history.now += 2 * 60 * MINUTE
+    liveness.scan(history.node)
+    history.now += 30 * DAY
+    made_anew(history.node)
+    assert [agent.recorded for agent in tally.read(history.node).agents] == ["crashed"]
+    tallies.assert_it_is_true(history.node)
+
+
+def test_who_was_forgotten_by_a_wrong_clock_is_expected_by_the_right_one(history: History) -> None:
+    history.write("t", "ann", 0)
+    history.now += 30 * DAY
+    made_anew(history.node)
+    assert tally.read(history.node).agents == []
+    history.now -= 30 * DAY
+    assert [agent.state for agent in tally.read(history.node).agents] == ["active"]
+    tallies.assert_it_is_true(history.node)
+
+
+def test_whom_another_device_says_to_have_ended_is_judged_by_todays_difference_of_clocks(
+    history: History,
+) -> None:
+    history.write("t", "ann", 0)
+    history.ended_elsewhere("t", "ann", 0)
+    made_anew(history.node)
+    with history.node.store.transaction():
+        history.node.store.change("put_state", ("skew_ms", str(-MINUTE)))
+    assert status(history.node)["agents"]["active"] == 1
+    tallies.assert_it_is_true(history.node)
+
+
+@pytest.fixture
 def node(home: Path) -> Iterator[Node]:
     with closing(CheckpointService(home=home)) as service:
         for number in range(20):
@@ -192,8 +239,5 @@ def test_what_is_long_over_is_not_looked_at_again(node: Node) -> None:
     assert [agent.sign.agent_id for agent in tally.read(node).agents] == ["ann"]
     assert len(agents.everybody(node)) == 3
     presence.ended(node, "ann")
-    status(node)
-    tally.keep(node)
-    with node.store.transaction():
-        tally._keep(agents.view(node))
+    made_anew(node)
     assert tally.read(node).agents == []
