@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import tallies
 from counts import full
+from devices import Team, cloud, crew
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,8 @@ from syncd.exchange import Exchange, Head
 from syncd.node import Node
 from syncd.status import status
 from syncd.store import Store
+
+__all__ = ["cloud", "crew"]
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE
@@ -195,6 +198,16 @@ def test_whom_another_device_says_to_have_ended_is_judged_by_todays_difference_o
         history.node.store.change("put_state", ("skew_ms", str(-MINUTE)))
     assert status(history.node)["agents"]["active"] == 1
     tallies.assert_it_is_true(history.node)
+
+
+def test_a_time_that_the_replica_has_cut_short_is_looked_at_again(crew: Team) -> None:
+    device = crew.device(3 * 60 * MINUTE)
+    device.service.create_checkpoint("t", "ann")
+    made_anew(device.node)
+    assert status(device.node)["agents"]["active"] == 1
+    device.sync()
+    assert status(device.node)["agents"]["stale"] == 1
+    tallies.assert_it_is_true(device.node)
 
 
 @pytest.fixture
