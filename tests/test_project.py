@@ -58,7 +58,7 @@ LAYERS = (
     ("messages",),
     ("service", "tasks"),
     ("tenure", "mending", "attempts", "lineage"),
-    ("sources", "drafting"),
+    ("sources", "drafting", "tally"),
     ("offers", "intake", "outlet"),
     ("watching",),
     ("offering",),
