@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,25 @@ from counts import ENCRYPTION, full
 from hypothesis import settings
 
 from syncd import CheckpointService
+
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 << 30
+
+
+def _in_memory() -> bool:
+    """Whether temporary files, those of the servers too, can lie there: no test measures a disk,
+    and most would wait for it. Some put programs there."""
+    return (
+        "TMPDIR" not in os.environ
+        and os.access(_MEMORY, os.W_OK)
+        and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC
+        and shutil.disk_usage(_MEMORY).free >= _ROOM
+    )
+
+
+# Before anything else is imported, and for the processes that tests start.
+if _in_memory():
+    os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 pytest_plugins = ["postgres"]
 
