@@ -56,9 +56,10 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of the cases of a long story a few are enough in daily work, and of some stories none. Some
     look at bodies as they lie in the database, or change them there."""
-    left_out = full([*_between(items), *(i for i in items if i.get_closest_marker("proof"))], [])
+    proof = (item for item in items if item.get_closest_marker("proof"))
+    left_out = full({*_between(items), *proof}, set())
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
     if ENCRYPTION != "none":
         for item in items:
             if item.get_closest_marker("plain"):
