@@ -15,7 +15,7 @@ from hypothesis import settings
 from syncd import CheckpointService
 
 _MEMORY = Path("/dev/shm")
-_ROOM = 4 << 30
+_ROOM = 4 << 30  # more than twice what all of them take at once
 
 
 def _in_memory() -> bool:

@@ -288,7 +288,7 @@ def give(packages: Path, wanted: list[Distribution]) -> None:
         for top in {file.parts[0] for file in one.files or ()} - {"..", "__pycache__"}:
             link = packages / top
             if not link.exists():
-                link.symlink_to(one.locate_file(top))
+                link.symlink_to(str(one.locate_file(top)))
 
 
 def test_the_wheel_works_in_an_empty_environment_outside_the_checkout(tmp_path: Path) -> None:
