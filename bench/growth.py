@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from bench.figures import Figures, ratio
 from bench.measure import Operation, interleaved, repeated
-from bench.payload import AGENT, Payload, create
+from bench.payload import Payload, create
 from bench.settings import Settings
 from syncd.checkpoint import CheckpointMetadata, assembled
 from syncd.service import CheckpointService
 from syncd.status import status
 
 SHORT = 1_000
-TASKS = 1_000
+TASKS, AGENTS = 2_000, 40
 PER_COMMIT = 5_000
 BYTES_PER_ENTRY = 5_000
 LONG_TASK = "the-long-task"
@@ -86,14 +86,14 @@ def filled(home: Path, payload: Payload, entries: int) -> Fill:
         for first in range(0, entries, PER_COMMIT):
             with service.node.store.transaction():
                 for number in range(first, min(first + PER_COMMIT, entries)):
-                    _save(service, payload, _task(number))
+                    _save(service, payload, _task(number), f"agent-{number % AGENTS:02}")
         seconds = time.monotonic() - started
         path = service.node.database
     return Fill(entries, seconds, path.stat().st_size)
 
 
-def _save(service: CheckpointService, payload: Payload, task: str) -> None:
-    metadata = CheckpointMetadata(task_id=task, agent_id=AGENT)
+def _save(service: CheckpointService, payload: Payload, task: str, agent: str) -> None:
+    metadata = CheckpointMetadata(task_id=task, agent_id=agent)
     service.save(
         assembled(
             metadata=metadata,

@@ -103,6 +103,7 @@ class _Children:
             os.environ.clear()
             os.environ.update(environment)
             _become(role, words, self._plant)
+        self._codes.pop(pid, None)  # of one that had the number before
         return pid
 
     def send(self, pid: int, number: int) -> bool:

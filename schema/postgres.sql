@@ -539,78 +539,86 @@ CREATE FUNCTION syncd.settle(organization uuid, entities text[], ids text[]) RET
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 BEGIN
+  -- Of most kinds there is nothing in any view, and nothing to choose.
+  IF NOT entities && ARRAY['checkpoint', 'task', 'link', 'choice', 'purge', 'message'] THEN
+    RETURN;
+  END IF;
   DELETE FROM syncd.conflicts c USING unnest(entities, ids) AS t(entity, id)
   WHERE c.organization_id = organization AND c.kind = 'version' AND c.entity = t.entity
     AND c.entity_id = t.id;
   INSERT INTO syncd.conflicts
   SELECT organization, v.* FROM syncd.version_conflicts(organization, entities, ids) v;
 
-  -- What these checkpoints have cost so far is taken back, and what they cost now is added.
-  WITH before AS MATERIALIZED (
-    SELECT c.id, c.task_id, c.agent_id, c.agent_type, c.iteration, c.tokens, c.hlc,
-      syncd.seconds(c.checkpoint_data) AS seconds
-    FROM syncd.checkpoints c
-    WHERE c.organization_id = organization AND c.id = ANY (ids)
-  ), after AS (
-    INSERT INTO syncd.checkpoints AS c
-    SELECT DISTINCT ON (r.entity_id) organization, r.entity_id, coalesce(f.meta, w.meta) ->> 'task_id',
-      w.meta ->> 'agent', w.meta ->> 'agent_type', (w.meta ->> 'iteration')::bigint,
-      w.meta ->> 'phase', w.meta ->> 'status', w.meta ->> 'reason', (w.meta ->> 'tokens')::bigint,
-      syncd.parent(w.meta), r.final, r.hash, r.entry_id, r.cloud_seq, coalesce(f.device_id, r.device_id),
-      coalesce(f.effective_hlc, r.effective_hlc),
-      syncd.at_hlc(coalesce(f.effective_hlc, r.effective_hlc)), syncd.derived(w.body, w.key_id)
-    FROM syncd.ranked(organization, entities, ids) r
-    JOIN LATERAL (
-      SELECT l.meta::jsonb AS meta, l.body, l.key_id FROM syncd.log l
-      WHERE l.organization_id = organization AND l.cloud_seq = r.cloud_seq) w ON true
-    LEFT JOIN LATERAL (
-      SELECT l.meta::jsonb AS meta, l.device_id, l.effective_hlc
-      FROM syncd.versions(organization, ARRAY[r.entity], ARRAY[r.entity_id]) l
-      ORDER BY l.op = 'create' DESC, l.entry_id::text = l.entity_id DESC, l.effective_hlc, l.entry_id
-      LIMIT 1) f ON true
-    WHERE r.place = 1 AND r.entity = 'checkpoint'
-    ON CONFLICT (organization_id, id) DO UPDATE SET
-      task_id = excluded.task_id, agent_id = excluded.agent_id, agent_type = excluded.agent_type,
-      iteration = excluded.iteration, phase = excluded.phase, status = excluded.status,
-      reason = excluded.reason, tokens = excluded.tokens, parent_id = excluded.parent_id,
-      final = excluded.final, hash = excluded.hash, entry_id = excluded.entry_id,
-      cloud_seq = excluded.cloud_seq, device_id = excluded.device_id, hlc = excluded.hlc,
-      created_at = excluded.created_at, checkpoint_data = excluded.checkpoint_data
-    RETURNING c.id, c.task_id, c.agent_id, c.agent_type, c.iteration, c.tokens, c.hlc,
-      syncd.seconds(c.checkpoint_data) AS seconds
-  )
-  INSERT INTO syncd.costs AS k
-  SELECT organization, d.task_id, syncd.day_of(d.hlc), syncd.worker(d.agent_id, d.agent_type),
-    d.agent_id, d.agent_type, sum(d.sign), coalesce(max(d.iteration) FILTER (WHERE d.sign > 0), 0),
-    sum(d.sign * d.tokens), sum(d.sign * d.seconds), min(d.hlc), max(d.hlc)
-  FROM (
-    -- A purge takes the content away, not the time that was spent.
-    SELECT 1 AS sign, a.task_id, a.agent_id, a.agent_type, a.iteration, a.tokens::numeric, a.hlc,
-      coalesce(a.seconds, b.seconds, 0) AS seconds
-    FROM after a LEFT JOIN before b USING (id)
-    UNION ALL
-    SELECT -1, b.task_id, b.agent_id, b.agent_type, b.iteration, b.tokens, b.hlc,
-      coalesce(b.seconds, 0)
-    FROM before b JOIN after a USING (id)) d
-  GROUP BY d.task_id, syncd.day_of(d.hlc), d.agent_id, d.agent_type
-  ON CONFLICT (organization_id, task_id, day, worker) DO UPDATE SET
-    checkpoints = k.checkpoints + excluded.checkpoints,
-    iterations = greatest(k.iterations, excluded.iterations),
-    tokens = k.tokens + excluded.tokens, seconds = k.seconds + excluded.seconds,
-    first_hlc = least(k.first_hlc, excluded.first_hlc),
-    last_hlc = greatest(k.last_hlc, excluded.last_hlc);
+  IF 'checkpoint' = ANY (entities) THEN
+    -- What these checkpoints have cost so far is taken back, and what they cost now is added.
+    WITH before AS MATERIALIZED (
+      SELECT c.id, c.task_id, c.agent_id, c.agent_type, c.iteration, c.tokens, c.hlc,
+        syncd.seconds(c.checkpoint_data) AS seconds
+      FROM syncd.checkpoints c
+      WHERE c.organization_id = organization AND c.id = ANY (ids)
+    ), after AS (
+      INSERT INTO syncd.checkpoints AS c
+      SELECT DISTINCT ON (r.entity_id) organization, r.entity_id, coalesce(f.meta, w.meta) ->> 'task_id',
+        w.meta ->> 'agent', w.meta ->> 'agent_type', (w.meta ->> 'iteration')::bigint,
+        w.meta ->> 'phase', w.meta ->> 'status', w.meta ->> 'reason', (w.meta ->> 'tokens')::bigint,
+        syncd.parent(w.meta), r.final, r.hash, r.entry_id, r.cloud_seq, coalesce(f.device_id, r.device_id),
+        coalesce(f.effective_hlc, r.effective_hlc),
+        syncd.at_hlc(coalesce(f.effective_hlc, r.effective_hlc)), syncd.derived(w.body, w.key_id)
+      FROM syncd.ranked(organization, entities, ids) r
+      JOIN LATERAL (
+        SELECT l.meta::jsonb AS meta, l.body, l.key_id FROM syncd.log l
+        WHERE l.organization_id = organization AND l.cloud_seq = r.cloud_seq) w ON true
+      LEFT JOIN LATERAL (
+        SELECT l.meta::jsonb AS meta, l.device_id, l.effective_hlc
+        FROM syncd.versions(organization, ARRAY[r.entity], ARRAY[r.entity_id]) l
+        ORDER BY l.op = 'create' DESC, l.entry_id::text = l.entity_id DESC, l.effective_hlc, l.entry_id
+        LIMIT 1) f ON true
+      WHERE r.place = 1 AND r.entity = 'checkpoint'
+      ON CONFLICT (organization_id, id) DO UPDATE SET
+        task_id = excluded.task_id, agent_id = excluded.agent_id, agent_type = excluded.agent_type,
+        iteration = excluded.iteration, phase = excluded.phase, status = excluded.status,
+        reason = excluded.reason, tokens = excluded.tokens, parent_id = excluded.parent_id,
+        final = excluded.final, hash = excluded.hash, entry_id = excluded.entry_id,
+        cloud_seq = excluded.cloud_seq, device_id = excluded.device_id, hlc = excluded.hlc,
+        created_at = excluded.created_at, checkpoint_data = excluded.checkpoint_data
+      RETURNING c.id, c.task_id, c.agent_id, c.agent_type, c.iteration, c.tokens, c.hlc,
+        syncd.seconds(c.checkpoint_data) AS seconds
+    )
+    INSERT INTO syncd.costs AS k
+    SELECT organization, d.task_id, syncd.day_of(d.hlc), syncd.worker(d.agent_id, d.agent_type),
+      d.agent_id, d.agent_type, sum(d.sign), coalesce(max(d.iteration) FILTER (WHERE d.sign > 0), 0),
+      sum(d.sign * d.tokens), sum(d.sign * d.seconds), min(d.hlc), max(d.hlc)
+    FROM (
+      -- A purge takes the content away, not the time that was spent.
+      SELECT 1 AS sign, a.task_id, a.agent_id, a.agent_type, a.iteration, a.tokens::numeric, a.hlc,
+        coalesce(a.seconds, b.seconds, 0) AS seconds
+      FROM after a LEFT JOIN before b USING (id)
+      UNION ALL
+      SELECT -1, b.task_id, b.agent_id, b.agent_type, b.iteration, b.tokens, b.hlc,
+        coalesce(b.seconds, 0)
+      FROM before b JOIN after a USING (id)) d
+    GROUP BY d.task_id, syncd.day_of(d.hlc), d.agent_id, d.agent_type
+    ON CONFLICT (organization_id, task_id, day, worker) DO UPDATE SET
+      checkpoints = k.checkpoints + excluded.checkpoints,
+      iterations = greatest(k.iterations, excluded.iterations),
+      tokens = k.tokens + excluded.tokens, seconds = k.seconds + excluded.seconds,
+      first_hlc = least(k.first_hlc, excluded.first_hlc),
+      last_hlc = greatest(k.last_hlc, excluded.last_hlc);
+  END IF;
 
-  UPDATE syncd.tasks t SET
-    title = coalesce(syncd.derived(l.body, l.key_id) ->> 'title', ''),
-    status = coalesce(l.meta::jsonb ->> 'status', ''),
-    budget = (l.meta::jsonb ->> 'budget')::bigint,
-    retention = coalesce(l.meta::jsonb ->> 'retention', 'default'), entry_id = l.entry_id,
-    waits_for = left(coalesce(syncd.derived(l.body, l.key_id) #>> '{escalation,reason}',
-                              syncd.derived(l.body, l.key_id) #>> '{deferred,reason}', ''), 2000)
-  FROM syncd.ranked(organization, entities, ids) r
-  JOIN syncd.log l ON l.organization_id = organization AND l.cloud_seq = r.cloud_seq
-  WHERE r.place = 1 AND r.entity = 'task'
-    AND t.organization_id = organization AND t.id = r.entity_id;
+  IF 'task' = ANY (entities) THEN
+    UPDATE syncd.tasks t SET
+      title = coalesce(syncd.derived(l.body, l.key_id) ->> 'title', ''),
+      status = coalesce(l.meta::jsonb ->> 'status', ''),
+      budget = (l.meta::jsonb ->> 'budget')::bigint,
+      retention = coalesce(l.meta::jsonb ->> 'retention', 'default'), entry_id = l.entry_id,
+      waits_for = left(coalesce(syncd.derived(l.body, l.key_id) #>> '{escalation,reason}',
+                                syncd.derived(l.body, l.key_id) #>> '{deferred,reason}', ''), 2000)
+    FROM syncd.ranked(organization, entities, ids) r
+    JOIN syncd.log l ON l.organization_id = organization AND l.cloud_seq = r.cloud_seq
+    WHERE r.place = 1 AND r.entity = 'task'
+      AND t.organization_id = organization AND t.id = r.entity_id;
+  END IF;
 
   IF 'message' = ANY (entities) THEN
     PERFORM syncd.settle_messages(organization, entities, ids);

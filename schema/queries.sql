@@ -566,6 +566,10 @@ SELECT COUNT(*) FROM (
   SELECT 1 FROM log
   WHERE seq > ? AND cloud_seq IS NULL AND device_id IN (SELECT value FROM json_each(?)) LIMIT ?)
 
+-- numbered_at --
+-- Whose entry stands at a place in the log, and its number.
+SELECT device_id, device_seq FROM log WHERE seq = ?
+
 -- newest --
 -- The newest entry's place and device.
 SELECT seq, device_id, device_seq, chain, effective_hlc FROM log ORDER BY seq DESC LIMIT 1
@@ -892,10 +896,99 @@ FROM pragma_freelist_count() AS f, pragma_page_count() AS c, pragma_page_size() 
 -- All that this device remembers by name.
 SELECT name, value FROM state
 
+-- cursor_here --
+-- The cursor, and how much damage was met.
+SELECT (SELECT coalesce(MAX(seq), 0) FROM log), (SELECT COUNT(*) FROM problems)
+
 -- counts_here --
--- The cursor, and how much there is.
+-- The same, and how many checkpoints and tasks there are. Looks at all of them.
 SELECT (SELECT coalesce(MAX(seq), 0) FROM log), (SELECT COUNT(*) FROM checkpoints),
        (SELECT COUNT(*) FROM tasks), (SELECT COUNT(*) FROM problems)
+
+-- counts_since --
+-- How many checkpoints there are of which the log has nothing up to some place, and how many of some
+-- tasks the tally does not know.
+SELECT (SELECT COUNT(*) FROM checkpoints c
+    WHERE c.id IN (SELECT entity_id FROM log WHERE seq > ?1 AND entity = 'checkpoint')
+      AND c.first_seq > ?1 AND NOT EXISTS (
+        SELECT 1 FROM log v WHERE v.entity = 'checkpoint' AND v.entry_id <> v.entity_id
+          AND v.entity_id = c.id AND v.seq <= ?1
+          AND (v.refused IS NULL OR v.body <> x'' OR v.purged IS NOT NULL))),
+  (SELECT COUNT(*) FROM json_each(?2) j JOIN tasks t ON t.id = j.value
+    WHERE NOT EXISTS (SELECT 1 FROM working w WHERE w.task_id = t.id))
+
+-- tasks_since --
+-- Tasks that entries after some place in the log are about.
+SELECT iif(json_valid(meta), meta ->> '$.task_id', '') FROM log WHERE seq > ?1
+UNION
+SELECT entity_id FROM log WHERE seq > ?1 AND entity IN ('task', 'lease')
+UNION
+SELECT c.task_id FROM log l JOIN checkpoints c ON c.id = l.entity_id
+WHERE l.seq > ?1 AND l.entity = 'checkpoint'
+
+-- fenced_tasks --
+-- Of some tasks, or of all, those that somebody on some devices has lost.
+SELECT DISTINCT task_id FROM fences
+WHERE device_id IN (SELECT value FROM json_each(?1))
+  AND (?2 IS NULL OR task_id IN (SELECT value FROM json_each(?2)))
+
+-- forget_tally --
+-- What was written down of the log is true of it only as long as the log just grows.
+DELETE FROM state WHERE name = 'tally'
+
+-- clear_working --
+-- Begin the tally anew.
+DELETE FROM working
+
+-- know_tasks --
+-- Some tasks, or all, with nobody at work.
+INSERT OR REPLACE INTO working
+SELECT id, '', '', '', 0, 0 FROM tasks
+WHERE id IN (SELECT value FROM json_each(coalesce(?1, (SELECT json_group_array(id) FROM tasks))))
+
+-- put_working --
+-- Somebody at work on a task.
+INSERT OR REPLACE INTO working (device_id, agent_id, task_id, agent_type, hlc, look)
+VALUES (?, ?, ?, ?, ?, ?)
+
+-- forget_working --
+-- Who has not been heard of since some time is not expected.
+UPDATE working SET look = 0 WHERE look = 1 AND hlc < ?
+
+-- worth_a_look --
+-- Whoever of the tally may be missed, or speaks for his agent, which is as well as where it was heard
+-- of last: whom one must always look at, those who were not heard of since some time, of each agent
+-- on each device the newest that is on none of some tasks, whoever is on others of them (a sign of
+-- life knows better), and all of agents that have given a sign of life for all that they do.
+WITH RECURSIVE worker (device_id, agent_id) AS (
+  SELECT * FROM (SELECT device_id, agent_id FROM working WHERE look = 1
+                 ORDER BY device_id, agent_id LIMIT 1)
+  UNION ALL
+  SELECT n.device_id, n.agent_id FROM worker w CROSS JOIN working n ON n.task_id = coalesce(
+    (SELECT k.task_id FROM working k
+     WHERE k.look = 1 AND k.device_id = w.device_id AND k.agent_id > w.agent_id
+     ORDER BY k.agent_id LIMIT 1),
+    (SELECT k.task_id FROM working k WHERE k.look = 1 AND k.device_id > w.device_id
+     ORDER BY k.device_id, k.agent_id LIMIT 1))),
+looked_at (task_id) AS (
+  SELECT task_id FROM working WHERE look = 2
+  UNION
+  SELECT k.task_id FROM worker w CROSS JOIN working k
+  WHERE k.look = 1 AND k.device_id = w.device_id AND k.agent_id = w.agent_id AND k.hlc < ?1
+  UNION
+  SELECT (SELECT k.task_id FROM working k
+          WHERE k.look = 1 AND k.device_id = w.device_id AND k.agent_id = w.agent_id
+            AND k.task_id NOT IN (SELECT value FROM json_each(?2))
+            AND k.task_id NOT IN (SELECT value FROM json_each(?3))
+          ORDER BY k.hlc DESC LIMIT 1) FROM worker w
+  UNION
+  SELECT value FROM json_each(?3)
+  UNION
+  SELECT k.task_id FROM json_each(?4) g CROSS JOIN working k
+  WHERE k.look IN (0, 1, 2) AND k.device_id = g.value ->> 0 AND k.agent_id = g.value ->> 1)
+SELECT k.device_id, k.agent_id, k.task_id, k.agent_type, k.hlc
+FROM looked_at a CROSS JOIN working k ON k.task_id = a.task_id
+WHERE k.device_id <> '' AND k.task_id NOT IN (SELECT value FROM json_each(?2))
 
 -- refused_count --
 -- Entries of some devices that the replica did not take, and nobody has decided on.
@@ -915,8 +1008,8 @@ SELECT at FROM attempts WHERE pushed > 0 ORDER BY id DESC LIMIT 1
 SELECT at FROM attempts WHERE pulled > 0 ORDER BY id DESC LIMIT 1
 
 -- at_work --
--- Who wrote the newest version of the newest checkpoint of each task that is in progress, where, and
--- when; but not who has lost the task since.
+-- Who wrote the newest version of the newest checkpoint of each of some tasks, or of all, that is in
+-- progress, where, and when; but not who has lost the task since.
 SELECT l.device_id, c.agent_id, c.task_id, c.agent_type, l.effective_hlc FROM tasks t
 JOIN checkpoints c ON c.id = (
     SELECT k.id FROM checkpoints k WHERE k.task_id = t.id AND NOT EXISTS (
@@ -924,7 +1017,8 @@ JOIN checkpoints c ON c.id = (
         AND f.device_id = k.device_id AND k.hlc > f.since AND k.hlc < f.until)
     ORDER BY k.hlc DESC, k.id DESC LIMIT 1)
 JOIN log l ON l.seq = c.seq
-WHERE c.final = 0 AND c.status = 'in_progress' AND c.phase <> 'handoff'
+WHERE t.id IN (SELECT value FROM json_each(coalesce(?1, (SELECT json_group_array(id) FROM tasks))))
+  AND c.final = 0 AND c.status = 'in_progress' AND c.phase <> 'handoff'
   AND t.status IN ('', 'in_progress') AND NOT EXISTS (
     SELECT 1 FROM fences f WHERE f.task_id = t.id AND f.agent_id = c.agent_id
       AND f.device_id = l.device_id AND f.until = 9223372036854775807)
@@ -958,6 +1052,10 @@ LEFT JOIN checkpoints o ON o.id = (
 -- An agent's last sign of life on a device.
 SELECT device_id, agent_id, task_id, agent_type, session_id, seen_ms FROM presence
 WHERE device_id = ? AND agent_id = ? AND task_id = ?
+
+-- sign_keys --
+-- Whose last signs of life are known, where and on which task; none if it was for all of them.
+SELECT device_id, agent_id, task_id FROM presence
 
 -- signs_of --
 -- Those of the agents of some devices.

@@ -209,3 +209,16 @@ CREATE TABLE sources (
 
 -- The later versions of a checkpoint. All else is found by its kind: one page less for each.
 CREATE INDEX log_by_entity ON log (entity_id) WHERE entity = 'checkpoint' AND entry_id <> entity_id;
+
+-- Who was at work on each task, as of the tally in `state`; nobody has no name. `look` says when it
+-- matters: 0 if nothing is expected of the agent, 1 if its newest sign of life tells, 2 always.
+-- Written by whoever asks, not with every checkpoint.
+CREATE TABLE working (
+  task_id    TEXT    PRIMARY KEY,
+  device_id  TEXT    NOT NULL,
+  agent_id   TEXT    NOT NULL,
+  agent_type TEXT    NOT NULL,
+  hlc        INTEGER NOT NULL,
+  look       INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX working_by_agent ON working (look, device_id, agent_id, hlc);

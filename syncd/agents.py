@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 ACTIVE, WARNING, IDLE = "active", "warning", "idle"
 # Why nobody expects a sign of life, beside what the task and the agent's own words say.
 ELSEWHERE, FORGOTTEN = "elsewhere", "forgotten"
-_KEPT_MS = 7 * 24 * 60 * MINUTE_MS
+KEPT_MS = 7 * 24 * 60 * MINUTE_MS
 _AT_ONCE = 1_000
 _AS_OF = "presence_as_of"
-_GOES_ON = (WARNED, CRASHED, RECOVERED)
+GOES_ON = (WARNED, CRASHED, RECOVERED)
 Key = tuple[str, str, str]
 
 
@@ -69,40 +69,48 @@ class Agent(NamedTuple):
         return next(found, "")
 
 
-class _View(NamedTuple):
-    """From where and when the others are looked at."""
+class View(NamedTuple):
+    """From where and when the others are looked at. `recorded` names those of whom there are
+    transitions, if that was asked for all at once."""
 
     node: Node
     own: set[str]
     now: int
     as_of: int
     skew: int
-    recorded: set[str]
+    recorded: set[str] | None = None
 
     def local_ms(self, hlc: int, device_id: str) -> int:
         """A reading in this device's time; those of others are near the replica's."""
         return clock.milliseconds(hlc) + (0 if device_id in self.own else self.skew)
 
     def history(self, sign: Sign) -> list[Fact]:
-        if sign.about not in self.recorded:
+        if self.recorded is not None and sign.about not in self.recorded:
             return []
         found = facts.concerning(self.node, AGENT, sign.about)
         return sorted(found, key=lambda fact: (fact.hlc, fact.entry_id))
 
+    def knowing_all(self) -> View:
+        """For who looks at many of them."""
+        return self._replace(recorded={row[0] for row in self.node.store.rows("recorded_agents")})
 
-def _view(node: Node) -> _View:
+
+def view(node: Node) -> View:
     now, state = node.store.now_ms(), dict(node.store.rows("states"))
     as_of = min(int(state.get(_AS_OF) or now), now)
-    recorded = {row[0] for row in node.store.rows("recorded_agents")}
-    return _View(node, own_ids(node), now, as_of, int(state.get("skew_ms") or 0), recorded)
+    return View(node, own_ids(node), now, as_of, int(state.get("skew_ms") or 0))
 
 
 def everybody(node: Node) -> list[Agent]:
     """All of whom anything is known that has not been forgotten, the newest first."""
     with node.store.snapshot():
-        view = _view(node)
-        found = _moved(dict(_signs(view)))
-        agents = [_judged(view, sign, why, beats) for sign, why, beats in found]
+        return judged(view(node).knowing_all(), node.store.rows("at_work", (None,)))
+
+
+def judged(seen_from: View, at_work: Iterable[tuple[Any, ...]]) -> list[Agent]:
+    """Those who gave signs of life, and of those at work these: rows of the query `at_work`."""
+    found = _moved(dict(_signs(seen_from, at_work)))
+    agents = [_judged(seen_from, sign, why, beats) for sign, why, beats in found]
     return sorted(_without_general(agents), key=lambda agent: -agent.sign.seen_ms)
 
 
@@ -115,11 +123,11 @@ class _Found(NamedTuple):
     beats: bool  # whether there was a heartbeat, not only a checkpoint
 
 
-def _signs(view: _View) -> Iterator[tuple[Key, _Found]]:
+def _signs(view: View, at_work: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Key, _Found]]:
     """By device, agent and task: the newest of heartbeat and checkpoint."""
-    rows = view.node.store.rows
-    beats = {row[:3]: _Found(Sign(*row[:6]), row[6], True) for row in rows("present")}
-    wrote = {row[:3]: (row[3], view.local_ms(row[4], row[0])) for row in rows("at_work")}
+    present = view.node.store.rows("present")
+    beats = {row[:3]: _Found(Sign(*row[:6]), row[6], True) for row in present}
+    wrote = {row[:3]: (row[3], view.local_ms(row[4], row[0])) for row in at_work}
     for key in {**beats, **wrote}:
         kind, at = wrote.get(key, ("", 0))
         device, agent, task = key
@@ -152,14 +160,14 @@ def _without_general(agents: list[Agent]) -> list[Agent]:
 # --- what they mean -------------------------------------------------------------------------------
 
 
-def _judged(view: _View, sign: Sign, why: str, beats: bool) -> Agent:
+def _judged(view: View, sign: Sign, why: str, beats: bool) -> Agent:
     own = sign.device_id in view.own
     age = max((view.now if own else view.as_of) - sign.seen_ms, 0)
     history = view.history(sign)
     state = state_of(view.node, age)
-    if age > _KEPT_MS and not (history and history[-1].meta["state"] == CRASHED):
+    if age > KEPT_MS and not (history and history[-1].meta["state"] == CRASHED):
         why = why or FORGOTTEN
-    if history and history[-1].meta["state"] not in _GOES_ON:
+    if history and history[-1].meta["state"] not in GOES_ON:
         at = view.local_ms(history[-1].hlc, history[-1].device_id)
         if at > sign.seen_ms or (at == sign.seen_ms and not beats):
             state = str(history[-1].meta["state"])
@@ -230,7 +238,7 @@ def own_signs(node: Node) -> list[Sign]:
     """What others are told of this device: the newest sign of each agent that has not ended."""
     states = (ACTIVE, WARNING, CRASHED, IDLE)
     found = [a.sign for a in everybody(node) if a.own and a.state in states]
-    earliest = node.store.now_ms() - _KEPT_MS
+    earliest = node.store.now_ms() - KEPT_MS
     return [sign for sign in found if sign.seen_ms > earliest][:_AT_ONCE]
 
 
@@ -244,7 +252,7 @@ def exchange(node: Node, replica: Replica, signs: Iterable[Sign]) -> None:
     now, mine = node.store.now_ms(), own_ids(node)
     with node.store.transaction():
         node.store.change("drop_signs_elsewhere", (orjson.dumps(list(mine)).decode(),))
-        node.store.change("drop_old_signs", (now - _KEPT_MS,))
+        node.store.change("drop_old_signs", (now - KEPT_MS,))
         for seen in heard:
             if seen.device_id not in mine:
                 node.store.change("put_sign", (*seen[:5], now - seen.age_ms))

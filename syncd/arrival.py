@@ -146,6 +146,8 @@ class _Arrival:
         if turned_down or place != [row.cloud_seq, row.batch, hlc]:
             run("mark", row.cloud_seq, row.batch, hlc, row.signature, row.refused, seq)
             self._seen.append(entry_at(seq, row, b""))
+            if row.refused != refused or place[2] != hlc or entity == LEASE:
+                run("forget_tally")
             if place[2] != hlc or entity == LEASE:
                 self._touched.setdefault((entity, entity_id), [])
                 self._views.date(orjson.loads(row.meta)["task_id"], row.effective_hlc)
@@ -180,6 +182,7 @@ class _Arrival:
             seq += 1
         self._seq = max(self._seq, seq)
         self._filled.add(seq)
+        self._exchange.run("forget_tally")
         # At once: the next one that was lost is looked for after this one.
         self._exchange.run("receive", *self._kept(entry_at(seq, row, previous)))
         self._add(entry_at(seq, row, previous), meta)
@@ -189,6 +192,7 @@ class _Arrival:
         if chain == row.chain:  # what is damaged is its id
             place = (row.cloud_seq, row.batch, row.effective_hlc)
             self._exchange.run("mark", *place, row.signature, row.refused, seq)
+            self._exchange.run("forget_tally")
         elif row.device_id == self._own or self._exchange.waits(row.device_id):
             raise DivergedError("this device wrote while its own entries came back")
         else:

@@ -152,9 +152,10 @@ class Database:
         """For reads that take several steps on the one connection."""
         return self._lock
 
-    def transaction(self) -> _Transaction:
-        """Everything inside is on disk when this ends, or none of it is. May be nested."""
-        return _Transaction(self)
+    def transaction(self, *, patient: bool = True) -> _Transaction:
+        """Everything inside is on disk when this ends, or none of it is. May be nested. Without
+        patience, it fails soon if somebody else is writing."""
+        return _Transaction(self, patient)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -264,10 +265,10 @@ def is_busy(error: sqlite3.Error) -> bool:
 class _Transaction:
     """A write transaction. A class, because a generator costs every write some microseconds."""
 
-    __slots__ = ("_database",)
+    __slots__ = ("_database", "_patient")
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, patient: bool) -> None:
+        self._database, self._patient = database, patient
 
     def __enter__(self) -> None:
         database = self._database
@@ -275,7 +276,8 @@ class _Transaction:
         if database._depth == 0:
             try:
                 # IMMEDIATE: a plain BEGIN that reads first fails at once if another wrote since.
-                database.execute("BEGIN IMMEDIATE")
+                begin = database.execute if self._patient else database.connection.execute
+                begin("BEGIN IMMEDIATE")
             except BaseException as error:
                 database._lock.release()
                 if isinstance(error, sqlite3.Error):

@@ -201,9 +201,11 @@ class Exchange:
             for entry, verdict in zip(entries, verdicts, strict=True):
                 if verdict.reason is not None:
                     self.quarantine(entry.entry_id, entry.device_id, verdict.reason)
+                    self.run("forget_tally")
                 elif verdict.effective_hlc != entry.effective_hlc or entry.entity == LEASE:
                     views.date(orjson.loads(entry.meta)["task_id"], verdict.effective_hlc)
                     views.settle(entry.entity, entry.entity_id)
+                    self.run("forget_tally")
             pairs = zip(entries, verdicts, strict=True)
             taken = [
                 entry._replace(effective_hlc=verdict.effective_hlc)

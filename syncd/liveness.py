@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from shlex import quote
 from typing import Any, NamedTuple
 
-from syncd import agents, clock, facts, messages, presence, tenure
+from syncd import agents, clock, facts, messages, tenure
 from syncd.agents import ACTIVE, WARNING, Agent
-from syncd.entry import CREATE, LEASE, MESSAGE
+from syncd.entry import MESSAGE
 from syncd.fold import derived_id
 from syncd.leases import Claim
 from syncd.messages import Letter
@@ -147,10 +147,10 @@ def _told_losers(node: Node) -> list[Event]:
     return events
 
 
-def _lost(node: Node) -> list[tuple[str, Claim]]:
-    own = presence.own_ids(node)
-    claimed = {f.task_id for f in facts.every(node, LEASE) if f.op == CREATE and f.device_id in own}
-    return [(task, claim) for task in sorted(claimed) for claim in tenure.lost(node, task)]
+def _lost(node: Node, tasks: Iterable[str] | None = None) -> list[tuple[str, Claim]]:
+    """Claims to some tasks, or to any."""
+    among = tenure.tasks_lost(node) if tasks is None else tasks
+    return [(task, claim) for task in among for claim in tenure.lost(node, task)]
 
 
 def _loss(claim: Claim) -> str:
@@ -164,8 +164,11 @@ def _lost_words(task_id: str, claim: Claim) -> str:
 # --- for the user ---------------------------------------------------------------------------------
 
 
-def notices(node: Node, everybody: Iterable[Agent]) -> list[dict[str, Any]]:
-    """Who is presumed to have crashed, and whose claim was lost without his knowing yet."""
+def notices(
+    node: Node, everybody: Iterable[Agent], lost: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """Who is presumed to have crashed, and whose claim was lost without his knowing yet; `lost` are
+    the tasks of such claims, if they are known already."""
     found = [
         Notice(
             f"{_name(a.sign)} is presumed to have crashed: no sign of life since "
@@ -180,7 +183,7 @@ def notices(node: Node, everybody: Iterable[Agent]) -> list[dict[str, Any]]:
     ]
     found += [
         Notice(_lost_words(task_id, claim), f"`syncd task heads {quote(task_id)}` shows both.")
-        for task_id, claim in _lost(node)
+        for task_id, claim in _lost(node, lost)
         if _unread(node, _loss(claim))
     ]
     return [notice._asdict() for notice in found]

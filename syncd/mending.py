@@ -219,6 +219,7 @@ def _drop_strangers(store: Store, task_id: str, broken: set[int]) -> Iterator[di
         if other and row[1:] == [*other[1:VIEW_COLUMNS]] and row[11] not in broken:
             with store.transaction():
                 store.change("drop_stranger", (row[11], owner))
+                store.change("forget_tally")
             yield {"entry_id": entry_id, "problem": "the view has it twice"}
 
 
@@ -230,6 +231,7 @@ def _fold_again(store: Store, rows: list[fold.VersionRow]) -> None:
             views.introduce(row.meta, row.effective_hlc, task=True, agent=True)
             store.change("clear_problem", (row.entry_id,))
         views.settle(CHECKPOINT, rows[0].entity_id, [row.seq for row in rows])
+        store.change("forget_tally")
 
 
 # --- bodies -------------------------------------------------------------------------------------
@@ -388,3 +390,4 @@ def _put_back(store: Store, entry: Entry, damaged: Entry) -> None:
         meta = orjson.loads(entry.meta)
         views.introduce(meta, entry.effective_hlc, task=True, agent=entry.entity == CHECKPOINT)
         views.settle(entry.entity, entry.entity_id, [entry.seq])
+        store.change("forget_tally")

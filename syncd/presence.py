@@ -99,11 +99,13 @@ def _check(node: Node, sign: Sign) -> None:
 def ended(node: Node, agent: str, task_id: str = "") -> None:
     """An agent has ended in good order; without a task, with all that it had on this device. Only
     where its newest checkpoint says that it goes on must that be said in an entry."""
+    import orjson
+
     with node.store.transaction():
-        own = own_ids(node)
+        own, only = own_ids(node), orjson.dumps([task_id]).decode() if task_id else None
         for device_id in own:
             node.store.change("drop_sign", (device_id, agent, task_id))
-        for device_id, who, task, *_ in node.store.rows("at_work"):
+        for device_id, who, task, *_ in node.store.rows("at_work", (only,)):
             if device_id in own and who == agent and task_id in ("", task):
                 transition(node, task, agent, device_id, ENDED, actor=agent)
 

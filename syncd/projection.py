@@ -53,6 +53,7 @@ def rebuild(store: Store) -> list[Difference]:
         connection.execute(queries()["clear_numbers"])
         connection.execute(queries()["recount"])
         connection.execute(queries()["clear_view_problems"])
+        connection.execute(queries()["forget_tally"])
     return differences
 
 

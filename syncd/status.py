@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import agents, disk, liveness, mishaps, running
+from syncd import agents, disk, liveness, mishaps, running, tally
 from syncd.errors import SyncdError
 from syncd.node import Node
 
@@ -64,6 +64,7 @@ def _unusable(node: Node, need: Need) -> dict[str, Any]:
 def _status(node: Node) -> dict[str, Any]:
     pid = running.pid(node.home)
     said = running.ask(node.home, pid) if pid else {}
+    tally.keep(node)
     with node.store.snapshot():
         return _document(node, pid, said)
 
@@ -71,9 +72,9 @@ def _status(node: Node) -> dict[str, Any]:
 def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
     store = node.store
     state = dict(store.rows("states"))
-    local, push, pull = _local(node), _push(node, state), _pull(node, state, said)
+    found = tally.read(node)
+    local, push, pull = _local(node, found), _push(node, state), _pull(node, state, said)
     conflicts, quarantined = store.row("counts_open") or (0, 0)
-    everybody = agents.everybody(node)
     document: dict[str, Any] = {
         "verdict": OK,
         "safe_to_close": False,
@@ -87,8 +88,8 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
         "conflicts": {"open": conflicts},
         "quarantined": quarantined,
         "keys_missing": orjson.loads(state.get("keys_missing") or "[]"),
-        "agents": agents.counts(everybody),
-        "notices": [*liveness.notices(node, everybody), *_unreadable(node),
+        "agents": agents.counts(found.agents),
+        "notices": [*liveness.notices(node, found.agents, found.lost), *_unreadable(node),
                     *mishaps.notices(node.home, int(time.time() * 1000))],
         "disk": {"free_bytes": disk.free(node.home),
                  "problem": disk.problem(node)},
@@ -147,31 +148,44 @@ def _cloud(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str,
     }
 
 
-def _local(node: Node) -> dict[str, Any]:
-    cursor, checkpoints, tasks, problems = node.store.row("counts_here") or (0, 0, 0, 0)
+def _local(node: Node, found: tally.Tally) -> dict[str, Any]:
+    cursor, problems = node.store.row("cursor_here") or (0, 0)
     wal = node.database.with_name("context.db-wal")
     size = node.database.stat().st_size + (wal.stat().st_size if wal.exists() else 0)
-    return {"cursor": cursor, "tasks": tasks, "checkpoints": checkpoints, "db_bytes": size,
-            "problems": problems}  # fmt: skip
+    return {"cursor": cursor, "tasks": found.tasks, "checkpoints": found.checkpoints,
+            "db_bytes": size, "problems": problems}  # fmt: skip
 
 
 def _push(node: Node, state: dict[str, str]) -> dict[str, Any]:
     sent_to = int(state.get("push_seq") or 0)
-    own, former = [state.get("device_id", "")], _former_ids(node, state)
-    wanted = orjson.dumps(own + former).decode()
-    (pending,) = node.store.row("pending_at_most", (sent_to, wanted, _MANY)) or (0,)
-    if pending == _MANY:
-        pending = max(pending, _backlog(node, state))
+    own, former = state.get("device_id", ""), _former_ids(node, state)
+    wanted = orjson.dumps([own, *former]).decode()
+    pending = _pending(node, state, sent_to, wanted, several=bool(former))
     (refused,) = node.store.row("refused_count", (wanted,)) or (0,)
     (at,) = node.store.row("last_pushed") or ("",)
     return {"cursor": sent_to, "pending": pending, "refused": refused, "last_at": at or None}
 
 
+def _pending(
+    node: Node, state: dict[str, str], sent_to: int, devices: str, *, several: bool
+) -> int:
+    """Mostly nothing waits but what came after the entry that was acknowledged last. Else they are
+    counted one by one, for as long as that takes no time: of more, it may be too little."""
+    own = state.get("device_id", "")
+    last = node.store.row("numbered_at", (sent_to,)) or (own, 0)
+    if last == (own, _acknowledged(state)) and not several:
+        return _backlog(node, state)
+    (pending,) = node.store.row("pending_at_most", (sent_to, devices, _MANY)) or (0,)
+    return int(pending if pending < _MANY else max(pending, _backlog(node, state)))
+
+
 def _backlog(node: Node, state: dict[str, str]) -> int:
-    """What was written here since the entry that the replica acknowledged last: to count many one
-    by one would take long. Under an id that this device has had before, more may wait."""
-    acknowledged = orjson.loads(state.get("acknowledged") or "[0]")[0]
-    return max(0, node.store.own_head()[0] - int(acknowledged))
+    """What was written here since the entry that the replica acknowledged last."""
+    return max(0, node.store.own_head()[0] - _acknowledged(state))
+
+
+def _acknowledged(state: dict[str, str]) -> int:
+    return int(orjson.loads(state.get("acknowledged") or "[0]")[0])
 
 
 def _former_ids(node: Node, state: dict[str, str]) -> list[str]:

@@ -17,6 +17,7 @@ from syncd.errors import (
     CheckpointExistsError,
     InvalidInputError,
     TaskNotFoundError,
+    ViewDamagedError,
 )
 from syncd.node import Node, user
 from syncd.seal import flaw
@@ -231,6 +232,8 @@ def _row(node: Node, task_id: str) -> tuple[Any, ...]:
     row = node.store.row("task", (task_id,))
     if row is None:
         raise TaskNotFoundError(f"there is no task {task_id!r}")
+    if type(row[0]) is not str:
+        raise ViewDamagedError(f"the id of a task is no text: {task_id!r}")
     return row
 
 

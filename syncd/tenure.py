@@ -7,7 +7,10 @@ counts provisionally, and says so.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import orjson
 
 from syncd import facts, fold, leases, running
 from syncd.entry import LEASE, RELEASE
@@ -47,6 +50,14 @@ def lost(node: Node, task_id: str) -> list[Claim]:
     """Claims of this device that counted provisionally, and have lost since."""
     own = {row[0] for row in node.store.rows("own_ids")}
     return [claim for claim in leases.lost(_rows(node, task_id)) if claim.holder[1] in own]
+
+
+def tasks_lost(node: Node, among: Iterable[str] | None = None) -> list[str]:
+    """The tasks of such claims: whoever has made one is fenced off."""
+    own = orjson.dumps([row[0] for row in node.store.rows("own_ids")]).decode()
+    names = None if among is None else orjson.dumps(list(among)).decode()
+    fenced = sorted(task for (task,) in node.store.rows("fenced_tasks", (own, names)))
+    return [task for task in fenced if lost(node, task)]
 
 
 def _rows(node: Node, task_id: str) -> list[fold.VersionRow]:

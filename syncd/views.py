@@ -174,6 +174,8 @@ class Views:
             self.count(task_id)
         self._execute(self._sql["put_checkpoint"], row)
         now = self._execute(self._sql["branch_of"], (row[0],)).fetchone()
+        if before and before[0] != now[0]:
+            self._execute(self._sql["forget_tally"])
         if before and now[3] > before[3]:  # there may be children from before it was dated anew
             self._distrust_dates()
         if before and before[:5] != now[:5]:

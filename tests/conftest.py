@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,25 @@ from counts import ENCRYPTION, full
 from hypothesis import settings
 
 from syncd import CheckpointService
+
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 << 30  # more than twice what all of them take at once
+
+
+def _in_memory() -> bool:
+    """Whether temporary files, those of the servers too, can lie there: no test measures a disk,
+    and most would wait for it. Some put programs there."""
+    return (
+        "TMPDIR" not in os.environ
+        and os.access(_MEMORY, os.W_OK)
+        and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC
+        and shutil.disk_usage(_MEMORY).free >= _ROOM
+    )
+
+
+# Before anything else is imported, and for the processes that tests start.
+if _in_memory():
+    os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 pytest_plugins = ["postgres"]
 
@@ -35,9 +56,10 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of the cases of a long story a few are enough in daily work, and of some stories none. Some
     look at bodies as they lie in the database, or change them there."""
-    left_out = full([*_between(items), *(i for i in items if i.get_closest_marker("proof"))], [])
+    proof = (item for item in items if item.get_closest_marker("proof"))
+    left_out = full({*_between(items), *proof}, set())
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
     if ENCRYPTION != "none":
         for item in items:
             if item.get_closest_marker("plain"):

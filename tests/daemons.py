@@ -164,7 +164,10 @@ def shown(*words: str) -> Iterator[IO[str]]:
         finally:
             late.cancel()
             process.send_signal(signal.SIGINT)
-            assert process.wait(_SECONDS) == 0
+            try:
+                assert process.wait(_SECONDS) == 0
+            finally:
+                process.kill()  # one that ignores Ctrl-C would be waited for without end
 
 
 class Writer:

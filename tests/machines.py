@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -35,8 +36,11 @@ _SECONDS = 60
 _HEAVY = (
     "cryptography.hazmat.primitives.serialization", "keyring", "psycopg", "rich.console",
     "rich.table", "sqlite_utils", "tomlkit", "syncd.proof", "syncd.service",
-    *(f"syncd.cli.{name}" for name in ("admin", "audit", "backup", "checkpoint", "cloud",
-                                       "conflicts", "device", "home", "sync", "task")),
+    "tomllib", "syncd.agents", "syncd.conflicts", "syncd.credentials", "syncd.fallback",
+    "syncd.drafting", "syncd.liveness", "syncd.retention", "syncd.rotation", "syncd.status",
+    "syncd.tasks", "syncd.workspace",
+    *(f"syncd.cli.{name}" for name in ("admin", "app", "audit", "backup", "checkpoint", "cloud",
+                                       "conflicts", "device", "home", "status", "sync", "task")),
 )  # fmt: skip
 
 
@@ -106,15 +110,13 @@ def _serve(connection: socket.socket) -> None:
 
 def _ended(pid: int) -> int:
     """Its exit code; one that hangs is killed."""
-    deadline = time.monotonic() + _SECONDS
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.002)
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    return -9
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGKILL))
+    signal.alarm(_SECONDS)
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def _become(order: dict[str, Any]) -> NoReturn:

@@ -29,7 +29,9 @@ from syncd import embedded
 
 DEBIAN = Path("/usr/lib/postgresql")
 # What is committed survives the server's death, as in the field, but not the machine's.
-OPTIONS = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
+# Its log is kept short: to write over old files takes a tenth of the time that new ones take.
+OPTIONS = {"fsync": "off", "full_page_writes": "off", "max_connections": "200",
+           "max_wal_size": "64MB", "min_wal_size": "64MB"}  # fmt: skip
 FOLDER = Path(tempfile.gettempdir()) / f"syncd-tests-{os.geteuid()}"
 Build = Callable[[str], None]
 
@@ -118,7 +120,7 @@ class Cluster:
         name = name or f"test_{uuid.uuid4().hex[:12]}"
         made = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
         if template:
-            made += sql.SQL(" TEMPLATE {}").format(sql.Identifier(template))
+            made += sql.SQL(" TEMPLATE {} STRATEGY file_copy").format(sql.Identifier(template))
         # A copy does not inherit the grants on the database itself.
         grant = sql.SQL("GRANT CONNECT, CREATE ON DATABASE {} TO {}").format(
             sql.Identifier(name), sql.Identifier(clusters.ADMINISTRATOR)

@@ -3,8 +3,10 @@ proves that nothing is lost; with a defect planted it says so."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from pathlib import Path
 import pytest
 from counts import full
 
+from chaos import nursery
 from chaos.faults import FAULTS
 from chaos.line import Line
 from chaos.plan import LINES, timetable
@@ -120,6 +123,24 @@ def test_a_line_whose_server_is_away_is_there_when_it_comes_back() -> None:
         with one:
             assert one.recv(5) == b"again"
     line.pull()
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def test_a_number_that_is_given_out_again_belongs_to_the_new_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        children = nursery._Children(theirs, "")
+        words = [sys.executable, "-c", "import time; time.sleep(60)"]
+        first = children.start(nursery.PROGRAM, words, {}, str(tmp_path / "out"), "/dev/null")
+        assert children.send(first, signal.SIGKILL)
+        monkeypatch.setattr(os, "fork", lambda: first)
+        monkeypatch.setattr(os, "waitpid", lambda _pid, _how: (0, 0))
+        assert children.start(nursery.PROGRAM, words, {}, "", "") == first
+        assert children.ended(first) is None
 
 
 # --- runs -----------------------------------------------------------------------------------------

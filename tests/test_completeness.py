@@ -26,7 +26,7 @@ LOG = "log"
 # What a device keeps for itself: no state of any entity, and no part of the record.
 ITS_OWN = {
     "attempts", "batches", "devices", "numbers", "presence", "problems", "purges", "quarantine",
-    "sources", "state",
+    "sources", "state", "working",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+import tallies
 from counts import full
 from devices import AFTER, BEFORE, Device, Team, cloud, team
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from replicas import Cloud
 from sameness import assert_the_same
 
-from syncd import CheckpointService, conflicts, exchange, retention, sealing, tasks, tenure
+from syncd import CheckpointService, conflicts, exchange, retention, sealing, tally, tasks, tenure
 from syncd.errors import CheckpointError, ReplicaUnreachableError
 from syncd.replica import device as replica_device
 
@@ -43,10 +44,13 @@ class Step(NamedTuple):
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_batches() -> Iterator[None]:
-    """So that few entries make many batches and pages, each of which can be cut off."""
+    """So that few entries make many batches and pages, each of which can be cut off, and many
+    tallies."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchange, "BATCH_ROWS", 3)
         patch.setattr(replica_device, "PAGE_ROWS", 4)
+        patch.setattr(tally, "_FEW", 4)
+        patch.setattr(tally, "_MANY", 12)
         yield
 
 
@@ -68,6 +72,7 @@ class History:
         with suppress(CheckpointError):  # a finalized checkpoint, an id in use: said to the user
             happen(device, step.a, step.b)
         assert not (problems := device.problems()), (step, problems)
+        tallies.assert_it_is_true(device.node)
 
     # --- what users do --------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from counts import full
 from devices import cloud
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from replicas import Cloud
 
@@ -165,7 +165,7 @@ PLAIN = TEXT.map(lambda text: text.encode(errors="replace").decode())
 NUMBER = st.integers(-(2**63), 2**63 - 1)
 CELLS = st.none() | NUMBER | st.floats() | st.binary(max_size=40) | PLAIN
 TABLES = ("log", "checkpoints", "tasks", "links", "devices", "state", "conflicts", "quarantine",
-          "batches", "participants", "numbers", "problems", "purges")  # fmt: skip
+          "batches", "participants", "numbers", "problems", "purges", "working")  # fmt: skip
 
 
 def columns(database: sqlite3.Connection) -> list[tuple[str, str]]:
@@ -187,6 +187,7 @@ def test_whatever_stands_in_the_database_a_reader_reads_or_refuses(
     @many(LOGS)
     @given(st.sampled_from(places), CELLS, st.integers(0, 5), st.binary(max_size=4),
            st.integers(0, len(pristine) - 5))  # fmt: skip
+    @example(("tasks", "id"), b"\0", 0, b"", 0)
     def try_it(place: tuple[str, str], cell: Any, row: int, noise: bytes, where: int) -> None:
         for leftover in template.glob("context.db-*"):
             leftover.unlink()

@@ -252,7 +252,8 @@ def _downgraded(connection: sqlite3.Connection) -> None:
         "ALTER TABLE devices DROP COLUMN chain", "DROP TABLE numbers",
         "ALTER TABLE tasks ADD COLUMN task_seq INTEGER NOT NULL DEFAULT 0",
         "DROP INDEX log_by_kind", "DROP TABLE fences", "DROP TABLE presence", "DROP TABLE sources",
-        "DELETE FROM _sqlite_migrations WHERE name > '0002'", "PRAGMA user_version = 1",
+        "DROP TABLE working", "DELETE FROM _sqlite_migrations WHERE name > '0002'",
+        "PRAGMA user_version = 1",
     ):  # fmt: skip
         connection.execute(statement)
 
