@@ -134,6 +134,7 @@ def _set_aside(exchange: Exchange, device_id: str, common: int) -> None:
         exchange.run("put_head", *parted, device_id)
         exchange.put_anchor(head, max(newest[4] if newest else 0, exchange.store.anchor()[2]))
         exchange.put_state("push_seq", str(min(exchange.sent_to(), first - 1)))
+        exchange.run("forget_tally")
         rebuild(exchange.store)
 
 
