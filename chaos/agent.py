@@ -16,7 +16,7 @@ from syncd import CheckpointService
 from syncd.checkpoint import Checkpoint
 from syncd.errors import (
     CheckpointNotFoundError,
-    DiskFullError,
+    DiskRefusedError,
     FinalizedError,
     PurgedError,
     StaleBaseError,
@@ -28,7 +28,7 @@ _SIZES = (0, 0, 0, 300, 3_000, 30_000)
 _PAUSE_SECONDS = 0.08
 # What may happen to any agent: another was faster, has closed it, retention has taken it, it has
 # not arrived yet, or there is no room.
-_USUAL = (StaleBaseError, FinalizedError, PurgedError, CheckpointNotFoundError, DiskFullError)
+_USUAL = (StaleBaseError, FinalizedError, PurgedError, CheckpointNotFoundError, DiskRefusedError)
 
 
 class Agent:

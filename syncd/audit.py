@@ -15,7 +15,7 @@ import orjson
 from syncd.database import unforked
 from syncd.endorsement import unendorsed
 from syncd.entry import FINALIZE, KEY, Entry
-from syncd.errors import DiskFullError
+from syncd.errors import DiskRefusedError
 from syncd.projection import Problem, view_problems
 from syncd.purges import Ledger
 from syncd.refusals import translated
@@ -88,7 +88,8 @@ def _verified(
             found = list(view_problems(connection))
             problems += found or _place_problems(connection, walk)
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        if isinstance(told := translated(error), DiskFullError):  # of what is there it says nothing
+        told = translated(error)
+        if isinstance(told, DiskRefusedError):  # of what is there it says nothing
             raise told from error
         problems.append(Problem("", "", f"the database cannot be read on: {error}"))
     return Report(entries, signed, problems)

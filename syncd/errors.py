@@ -181,7 +181,15 @@ class StoreBusyError(StoreError):
     remedy = "Another program holds the database locked: close it, then run the command again."
 
 
-class DiskFullError(StoreError):
+class DiskRefusedError(StoreError):
+    code = "disk_refused"
+    remedy = (
+        "See your quota (`quota -s`), your limits (`ulimit -f`) and what the system says of the "
+        "disk (`dmesg`); what was acknowledged before is on disk."
+    )
+
+
+class DiskFullError(DiskRefusedError):
     code = "disk_full"
     remedy = "Free some space and run the command again; what was acknowledged before is on disk."
 

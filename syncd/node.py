@@ -17,7 +17,7 @@ from syncd.errors import (
     CheckpointNotFoundError,
     ConfigError,
     DatabaseCorruptError,
-    DiskFullError,
+    DiskRefusedError,
     HomeError,
     ReadOnlyError,
     StoreError,
@@ -80,7 +80,7 @@ class Node:
         from syncd.exchange import Exchange
         from syncd.rotation import mended
 
-        with suppress(ReadOnlyError, DiskFullError):
+        with suppress(ReadOnlyError, DiskRefusedError):
             return mended(Exchange(store), self._keys)
         return SigningKey.at(self._keys / "signing.pem")
 
@@ -123,7 +123,7 @@ class Node:
             return
         from syncd.projection import rebuild
 
-        with suppress(ReadOnlyError, DiskFullError, DatabaseCorruptError), store.transaction():
+        with suppress(ReadOnlyError, DiskRefusedError, DatabaseCorruptError), store.transaction():
             rebuild(store)
             store.change("put_state", ("views", _VIEWS))
 
@@ -135,7 +135,7 @@ class Node:
         from syncd.healing import settle_in
 
         # Where nothing can be written, nothing can be written twice.
-        with suppress(ReadOnlyError, DiskFullError):
+        with suppress(ReadOnlyError, DiskRefusedError):
             settle_in(Exchange(store), SigningKey.at(self._keys / "signing.pem"), here)
 
     def _open_store(self) -> Store:

@@ -10,6 +10,7 @@ from syncd.errors import (
     CheckpointExistsError,
     DatabaseCorruptError,
     DiskFullError,
+    DiskRefusedError,
     HomeError,
     InvalidInputError,
     ReadOnlyError,
@@ -36,7 +37,7 @@ _MEANINGS: dict[int, tuple[type[SyncdError], str]] = {
     sqlite3.SQLITE_IOERR_SHMSIZE: (DiskFullError, "the disk is full; nothing was written"),
     # SQLite does not say which: only of a full disk does it know the name.
     sqlite3.SQLITE_IOERR_WRITE: (
-        DiskFullError,
+        DiskRefusedError,
         "the disk did not take the data: a quota or a limit on the size of files is reached, or "
         "it fails; nothing was written",
     ),

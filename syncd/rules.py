@@ -258,9 +258,10 @@ def _tagged(text: str) -> Iterator[Span]:
 
 _PEM = (
     r"-----BEGIN (?P<kind>[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?)-----"
-    r"(?:[^-]|-(?!----))*+-----END (?P=kind)-----"
+    # Before Python 3.11.5, a group that gives nothing back may miss what it should find.
+    r"[^-]*+(?:-(?!----)[^-]*+)*-----END (?P=kind)-----"
     # One that was cut off is as good as whole.
-    r"|-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr])*+[A-Za-z0-9+/=]{32}"
+    r"|-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr])*[A-Za-z0-9+/=]{32}"
     r"[A-Za-z0-9+/=\s\\]*+"
 )
 _AUTHORIZATION = (

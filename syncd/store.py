@@ -13,7 +13,7 @@ from syncd.entry import CHECKPOINT, FINALIZE, Entry
 from syncd.errors import (
     CheckpointCorruptionError,
     CheckpointNotFoundError,
-    DiskFullError,
+    DiskRefusedError,
     FinalizedError,
     PurgedError,
     ReadOnlyError,
@@ -131,7 +131,7 @@ class Store(Writer):
                 for entry_id, problem in found:
                     values = (entry_id, problem, found_at)
                     self._connection.execute(self.sql["add_problem"], values)
-        except (ReadOnlyError, DiskFullError, StoreBusyError):
+        except (ReadOnlyError, DiskRefusedError, StoreBusyError):
             return
 
     def search(self, text: str, limit: int, skipped: list[Skipped] | None) -> list[Record]:

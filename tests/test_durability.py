@@ -30,7 +30,7 @@ from power_loss import (
 )
 
 from syncd import CheckpointService, SyncdError
-from syncd.errors import DiskFullError
+from syncd.errors import DiskRefusedError
 from syncd.seal import signature_valid
 
 WAL = "context.db-wal"
@@ -312,7 +312,7 @@ def test_a_limit_on_the_size_of_files_says_what_is_wrong_and_loses_nothing(tmp_p
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
         try:
-            with pytest.raises(DiskFullError, match="a quota or a limit"):
+            with pytest.raises(DiskRefusedError, match="a quota or a limit"):
                 service.create_checkpoint("t", "ann", context_summary={"state": {"x": "x" * 9_000}})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)

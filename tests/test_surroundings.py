@@ -193,7 +193,7 @@ def small_disks(place: Path, rooms: list[int]) -> list[tuple[int, Answer, Answer
 def test_a_disk_that_fills_up_at_any_point_of_first_use_is_called_full(
     tmp_path: Path, mounts: tuple[str, ...]
 ) -> None:
-    rooms = [*range(0, 700_000, full(32_768, 8192))]
+    rooms = [*range(0, 900_000, full(32_768, 8192))]
     outcomes = apart(small_disks, tmp_path, rooms, under=mounts)
     assert {first.kind for _, _, first in outcomes} == {"", "DiskFullError"}, outcomes
 
@@ -316,16 +316,18 @@ def create_until_refused(home: Path) -> tuple[list[str], Answer]:
     return said, given
 
 
-@pytest.mark.parametrize("call", ["fdatasync", "pwrite64"])
+@pytest.mark.parametrize(
+    ("call", "kind"), [("fdatasync", "StoreError"), ("pwrite64", "DiskRefusedError")]
+)
 def test_a_disk_that_fails_amid_a_write_gives_an_error_and_no_acknowledgement(
-    home: Path, failing: Callable[..., list[str]], call: str
+    home: Path, failing: Callable[..., list[str]], call: str, kind: str
 ) -> None:
     before = use(home)
     # Later than the first calls, which belong to the head of SQLite's log.
     under = failing(call, "error=EIO:when=12" if call == "pwrite64" else "error=EIO:when=3",
                     home / "context.db-wal")  # fmt: skip
     said, given = apart(create_until_refused, home, under=under)
-    assert refused(given, "StoreError", "disk")
+    assert refused(given, kind, "disk")
     assert said
     assert len(said) < 5
     after = use(home)

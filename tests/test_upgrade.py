@@ -36,7 +36,9 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 def unpacked(version: int, folder: Path) -> Path:
     with tarfile.open(KEPT / f"schema-{version}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # since 3.11.4
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder)
     return folder
 
 
