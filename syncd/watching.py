@@ -99,7 +99,7 @@ class Watcher:
         for changed in changes:
             if moved():
                 return
-            self.note(Path(path) for _, path in changed)
+            self.note(path for _, name in changed for path in _touched(Path(name)))
             while self._waiting and not stop.is_set():
                 for event in self.due():
                     tell(event)
@@ -189,6 +189,11 @@ class Watcher:
         message = error.expected if isinstance(error, FormatError) else error.message
         self._sources.unreadable(path, line, message)
         return Event("unreadable", str(path), line=line, message=message)
+
+
+def _touched(path: Path) -> Iterable[Path]:
+    """A new folder with all that came into it before it was watched itself."""
+    return _below(path) if path.is_dir() else (path,)
 
 
 def _below(root: Path) -> Iterator[Path]:
