@@ -75,6 +75,17 @@ class FrailReplica(Replica):
         self.event()
 
 
+class Timed:
+    """A home whose clock is the test's."""
+
+    def __init__(self, home: Path) -> None:
+        self.now = clock.wall_ms()
+        self.node = Node(home)
+        self.node.store.close()
+        self.node.store = Store(self.node.database, vault=self.node.vault, now_ms=lambda: self.now)
+        self.service = CheckpointService(node=self.node)
+
+
 class Device:
     """A home, a login, and what a user does with them."""
 

@@ -1064,6 +1064,21 @@ def test_while_one_makes_a_checkpoint_of_a_session_no_other_does(host: Host, hom
     assert count(home) == 1
 
 
+def test_of_what_is_left_to_do_it_says_how_much_is_left_out(host: Host) -> None:
+    host.events("UserPromptSubmit", "PostToolUse.TodoWrite", "Stop")
+    with closing(CheckpointService(home=host.home)) as service:
+        many = [f"item {number}" for number in range(120)]
+        service.create_checkpoint(TASK, "ann", {"pending_items": many})
+    for item in ("Ship it", "Tell them"):
+        host.used("TodoWrite", {"todos": [{"content": item, "status": "pending"}]})
+        host.event("Stop")
+        pending = latest(host.home)["execution_state"]["pending_items"]
+        assert pending[0] == item
+        assert pending[1:99] == many[:98]
+        assert [words for words in pending if words.startswith("(more")] == pending[100:]
+        assert len(pending) == 101
+
+
 # --- the status line ------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from daemons import ann, bob, daemon_of, online, status, until
-from devices import Device, Team, cloud, crew
+from devices import Device, Team, Timed, cloud, crew
 from machines import Machine, runner, team
 from machines import Team as Machines
 
@@ -35,23 +35,13 @@ from syncd.entry import AGENT
 from syncd.errors import InvalidInputError
 from syncd.node import Node
 from syncd.status import status as told
-from syncd.store import Store
 
 __all__ = ["ann", "bob", "cloud", "crew", "runner", "team"]
 
 MINUTE, DAY = 60_000, 24 * 60 * 60_000
 
 
-class Place:
-    """A home whose clock is the test's."""
-
-    def __init__(self, home: Path) -> None:
-        self.now = clock.wall_ms()
-        self.node = Node(home)
-        self.node.store.close()
-        self.node.store = Store(self.node.database, vault=self.node.vault, now_ms=lambda: self.now)
-        self.service = CheckpointService(node=self.node)
-
+class Place(Timed):
     def later(self, ms: int) -> Place:
         self.now += ms
         return self

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 import tallies
 from counts import full
-from devices import Team, cloud, crew
+from devices import Team, Timed, cloud, crew
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from syncd import (
     CheckpointService,
     agents,
-    clock,
     liveness,
     presence,
     projection,
@@ -32,7 +31,6 @@ from syncd.errors import CheckpointError
 from syncd.exchange import Exchange, Head
 from syncd.node import Node
 from syncd.status import status
-from syncd.store import Store
 
 __all__ = ["cloud", "crew"]
 
@@ -51,16 +49,7 @@ class Step(NamedTuple):
     c: int
 
 
-class History:
-    """A device whose clock is the test's."""
-
-    def __init__(self, home: Path) -> None:
-        self.now = clock.wall_ms()
-        self.node = Node(home)
-        self.node.store.close()
-        self.node.store = Store(self.node.database, vault=self.node.vault, now_ms=lambda: self.now)
-        self.service = CheckpointService(node=self.node)
-
+class History(Timed):
     def play(self, step: Step) -> None:
         try:
             getattr(self, step.what)(f"task {step.a % 6}", f"agent {step.b % 3}", step.c)

@@ -25,6 +25,7 @@ from syncd.triggers import Circumstances, action, thresholds
 from syncd.vocabulary import CheckpointReason, ExecutionPhase, HandoffTrigger
 
 _COMPLETED, _PENDING, _FILES = 200, 100, 200
+_MORE = "(more than is recorded here: see the checkpoints before this one)"
 # What only those say who know the work.
 _SAID = ("blocked", "escalated", "complete", "failed")
 _OVER = (ExecutionPhase.HANDOFF, ExecutionPhase.COMPLETE)
@@ -199,7 +200,7 @@ def _state(
         "status": moment.status,
         "phase": moment.phase or ("implementing" if phase in _OVER else phase),
         "completed_items": _joined(before.get("completed_items", []), done)[-_COMPLETED:],
-        "pending_items": _pending(session, before, listed)[:_PENDING],
+        "pending_items": _pending(session, before, listed),
     }
     if session.todos:
         state["current_focus"] = next(iter(session.with_status(*DOING)), "")
@@ -211,8 +212,11 @@ def _pending(session: Session, before: Mapping[str, Any], listed: list[str]) -> 
     """This session's list first. It takes the place of the one that the session before it had: what
     was open there was told at the start. What agents wrote in checkpoints of their own stays."""
     known = {words for words, _ in session.todos} | {*(listed if session.todos else ())}
-    left = [item for item in before.get("pending_items", []) if _words(item) not in known]
-    return [*session.open_todos, *left]
+    open_before = before.get("pending_items", [])
+    left = [item for item in open_before if _words(item) not in known | {_MORE}]
+    found = [*session.open_todos, *left]
+    cut = len(found) > _PENDING or _MORE in open_before
+    return [*found[:_PENDING], _MORE] if cut else found
 
 
 def _joined(before: Sequence[Any], more: Sequence[str]) -> list[Any]:
