@@ -1,4 +1,6 @@
 -- Named queries of the local store: a name, a line on what it is for, the statement.
+-- `CAST` around a kind that is a parameter: SQLite would prepare the statement anew for each value, to
+-- see whether a partial index for that kind serves it.
 
 -- place --
 -- Where the next entry goes: the newest entry (nearly always this device's own), the latest clock
@@ -131,13 +133,13 @@ WHERE c.task_id = ? AND c.agent_id = ? ORDER BY c.hlc DESC, c.id DESC LIMIT 1
 -- All entries of a kind that is no checkpoint, from some place on. Of one that was refused, other
 -- devices have the header alone.
 SELECT entry_id, entity_id, op, device_id, actor, at, effective_hlc, seq, meta FROM log
-WHERE entity <> 'checkpoint' AND entity = ?1 AND seq > ?2 AND (refused IS NULL OR body <> x'')
+WHERE entity <> 'checkpoint' AND entity = CAST(?1 AS TEXT) AND seq > ?2 AND (refused IS NULL OR body <> x'')
 ORDER BY seq
 
 -- facts_about --
 -- Those about one thing.
 SELECT entry_id, entity_id, op, device_id, actor, at, effective_hlc, seq, meta FROM log
-WHERE entity <> 'checkpoint' AND entity = ?1 AND entity_id = ?2
+WHERE entity <> 'checkpoint' AND entity = CAST(?1 AS TEXT) AND entity_id = ?2
   AND (refused IS NULL OR body <> x'')
 ORDER BY seq
 
@@ -150,7 +152,7 @@ ORDER BY entity_id LIMIT 3
 -- facts_naming --
 -- Those whose header has a value under a name.
 SELECT entry_id, entity_id, op, device_id, actor, at, effective_hlc, seq, meta FROM log
-WHERE entity <> 'checkpoint' AND entity = ?1 AND iif(json_valid(meta), meta ->> ?2, NULL) = ?3
+WHERE entity <> 'checkpoint' AND entity = CAST(?1 AS TEXT) AND iif(json_valid(meta), meta ->> ?2, NULL) = ?3
   AND (refused IS NULL OR body <> x'')
 ORDER BY seq
 
@@ -419,18 +421,18 @@ ORDER BY entity, entity_id, effective_hlc, entry_id
 -- The versions of one entity.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
   iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
-FROM log WHERE entity = 'checkpoint' AND ?2 = 'checkpoint' AND entity_id = ?1
+FROM log WHERE entity = 'checkpoint' AND CAST(?2 AS TEXT) = 'checkpoint' AND entity_id = ?1
   AND entry_id <> entity_id AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
 UNION ALL
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
   iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
-FROM log WHERE entity <> 'checkpoint' AND entity = ?2 AND entity_id = ?1
+FROM log WHERE entity <> 'checkpoint' AND entity = CAST(?2 AS TEXT) AND entity_id = ?1
   AND entry_id <> entity_id AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
 UNION ALL
 SELECT l.seq, l.entry_id, l.device_id, l.entity, l.entity_id, l.op, l.bases, l.at, l.meta, l.hash,
   l.effective_hlc, iif(l.refused IS NULL, coalesce(l.cloud_seq, 0), 0), l.purged IS NOT NULL
 FROM checkpoints c JOIN log l ON l.seq = c.first_seq
-WHERE c.id = ?1 AND ?2 = 'checkpoint' AND l.entry_id = c.id
+WHERE c.id = ?1 AND CAST(?2 AS TEXT) = 'checkpoint' AND l.entry_id = c.id
 
 -- version_at --
 -- The version at a place in the log.
