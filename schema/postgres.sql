@@ -25,7 +25,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS 'SELECT clock_times
 
 -- The organization of whoever logged in: a login belongs to one. Always called in a sub-select,
 -- else it runs per row. As text, the name is no reason to go through all organizations' roles; with
--- OFFSET 0 the login's own groups are looked up one by one, whatever the planner thinks of the others.
+-- OFFSET 0 the login's own groups are looked up one by one, whatever is known of all others.
 CREATE FUNCTION syncd.my_org() RETURNS uuid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE count(DISTINCT g.rolname) WHEN 1 THEN substr(min(g.rolname), 11)::uuid END
@@ -256,8 +256,8 @@ CREATE TABLE syncd.growth (
   PRIMARY KEY (organization_id, day)
 );
 
--- These few rows change with every push, and none of their columns is sampled. To count them anew each
--- minute would bring nothing, and have every session plan again whatever names them.
+-- These few rows change with every push, and none of their columns is sampled. To count them again
+-- each minute would bring nothing, and have every session plan again what names them.
 DO $$
 DECLARE
   relation text;

@@ -1,9 +1,10 @@
--- A push costs the replica less: fewer statements, each of which every session has to plan and to keep;
--- versions are ranked once, and conflicts looked for only where there can be any.
+-- A push costs the replica less: of fewer statements, each session has less to plan and to keep;
+-- versions are ranked once, and conflicts looked for only where there can be any. What a session
+-- has planned while the replica was empty stays right when it no longer is.
 SET LOCAL ROLE syncd_owner;
 
--- These few rows change with every push, and none of their columns is sampled. To count them anew each
--- minute would bring nothing, and have every session plan again whatever names them.
+-- These few rows change with every push, and none of their columns is sampled. To count them again
+-- each minute would bring nothing, and have every session plan again what names them.
 DO $$
 DECLARE
   relation text;
@@ -23,7 +24,7 @@ DROP FUNCTION syncd.store(uuid, uuid, bigint, bigint[], bigint[], uuid, bigint, 
 
 -- The organization of whoever logged in: a login belongs to one. Always called in a sub-select,
 -- else it runs per row. As text, the name is no reason to go through all organizations' roles; with
--- OFFSET 0 the login's own groups are looked up one by one, whatever the planner thinks of the others.
+-- OFFSET 0 the login's own groups are looked up one by one, whatever is known of all others.
 CREATE OR REPLACE FUNCTION syncd.my_org() RETURNS uuid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE count(DISTINCT g.rolname) WHEN 1 THEN substr(min(g.rolname), 11)::uuid END
