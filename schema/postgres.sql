@@ -24,13 +24,15 @@ CREATE FUNCTION syncd.clock() RETURNS timestamptz
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS 'SELECT clock_timestamp()';
 
 -- The organization of whoever logged in: a login belongs to one. Always called in a sub-select,
--- else it runs per row. As text, the name is no reason to go through all organizations' roles.
+-- else it runs per row. As text, the name is no reason to go through all organizations' roles; with
+-- OFFSET 0 the login's own groups are looked up one by one, whatever is known of all others.
 CREATE FUNCTION syncd.my_org() RETURNS uuid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE count(DISTINCT g.rolname) WHEN 1 THEN substr(min(g.rolname), 11)::uuid END
-  FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
-  WHERE m.member = (SELECT oid FROM pg_roles WHERE rolname = session_user)
-    AND g.rolname::text ~ '^syncd_org_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+  FROM (SELECT m.roleid FROM pg_auth_members m
+        WHERE m.member = (SELECT oid FROM pg_roles WHERE rolname = session_user) OFFSET 0) m
+  CROSS JOIN LATERAL (SELECT r.rolname FROM pg_roles r WHERE r.oid = m.roleid OFFSET 0) g
+  WHERE g.rolname::text ~ '^syncd_org_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
 $$;
 GRANT EXECUTE ON FUNCTION syncd.my_org() TO syncd_auditor, syncd_admin;
 GRANT EXECUTE ON FUNCTION syncd.clock() TO syncd_admin, syncd_auditor;
@@ -254,6 +256,18 @@ CREATE TABLE syncd.growth (
   PRIMARY KEY (organization_id, day)
 );
 
+-- These few rows change with every push, and none of their columns is sampled. To count them again
+-- each minute would bring nothing, and have every session plan again what names them.
+DO $$
+DECLARE
+  relation text;
+BEGIN
+  FOREACH relation IN ARRAY ARRAY['organizations', 'devices', 'growth'] LOOP
+    EXECUTE format('ALTER TABLE syncd.%I SET (autovacuum_analyze_threshold = 1000000000,
+                    autovacuum_vacuum_threshold = 10000)', relation);
+  END LOOP;
+END $$;
+
 -- --- who may see what -------------------------------------------------------------------------
 
 -- What a member asks with EXPLAIN must not tell of others either:
@@ -458,20 +472,24 @@ $$;
 
 -- All versions of some entities. The first entry of a generated checkpoint is found by its id.
 -- OFFSET 0 has them looked up one by one: without statistics the planner would rather read an
--- organization's whole log.
+-- organization's whole log. A range in the order of the index is found in no other one, even while
+-- the log is empty and all are the same to the planner.
 CREATE FUNCTION syncd.versions(organization uuid, entities text[], ids text[])
 RETURNS SETOF syncd.log
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
+SET enable_seqscan = off SET enable_sort = off SET jit = off SET work_mem = '64MB' AS $$
   SELECT l.* FROM unnest(entities, ids) AS t(entity, id) CROSS JOIN LATERAL (
     SELECT * FROM syncd.log l WHERE l.organization_id = organization AND l.entity = t.entity
       AND l.entity_id = t.id AND l.entity_id <> l.entry_id::text AND l.refused IS NULL OFFSET 0) l
   UNION ALL
-  SELECT l.* FROM unnest(entities, ids) AS t(entity, id) CROSS JOIN LATERAL (
+  SELECT l.* FROM (
+    SELECT u.entity, u.id, CASE WHEN u.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
+                                THEN u.id::uuid END AS entry_id
+    FROM unnest(entities, ids) AS u(entity, id) OFFSET 0) t
+  CROSS JOIN LATERAL (
     SELECT * FROM syncd.log l WHERE l.organization_id = organization AND l.refused IS NULL
-      AND l.entry_id = CASE WHEN t.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'
-                            THEN t.id::uuid END
-      AND l.entity = t.entity AND l.entity_id = t.id OFFSET 0) l
+      AND l.entry_id BETWEEN t.entry_id AND t.entry_id AND l.entity = t.entity
+      AND l.entity_id = t.id ORDER BY l.entry_id OFFSET 0) l
 $$;
 
 -- Versions with their rank among the heads of their entity: 1 is the current version, NULL is no
@@ -479,14 +497,14 @@ $$;
 CREATE FUNCTION syncd.ranked(organization uuid, entities text[], ids text[])
 RETURNS TABLE (entity text, entity_id text, entry_id uuid, bases text[], final boolean,
                effective_hlc bigint, device_id uuid, hash text, at text, cloud_seq bigint,
-               purged boolean, resolution text, place bigint)
+               purged boolean, op text, meta jsonb, place bigint)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
   WITH v AS MATERIALIZED (
     SELECT v.entity, v.entity_id, v.entry_id,
       ARRAY(SELECT jsonb_array_elements_text(v.bases::jsonb)) AS bases, v.op = 'finalize' AS final,
       v.effective_hlc, v.device_id, v.hash, v.at, v.cloud_seq, v.purged_by IS NOT NULL AS purged,
-      v.meta::jsonb ->> 'resolution' AS resolution
+      v.op, v.meta::jsonb AS meta
     FROM syncd.versions(organization, entities, ids) v
   ), named AS (
     SELECT DISTINCT v.entity, v.entity_id, unnest(v.bases) AS base FROM v
@@ -510,7 +528,7 @@ SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
     -- Of all else there is nothing to choose: these are facts.
     WHERE entity IN ('checkpoint', 'task', 'link', 'choice', 'purge')
   ), weighed AS (
-    SELECT r.entry_id AS by_entry, r.effective_hlc AS by_hlc, r.resolution AS how, b.*,
+    SELECT r.entry_id AS by_entry, r.effective_hlc AS by_hlc, r.meta ->> 'resolution' AS how, b.*,
       first_value(b.entry_id) OVER chosen AS winner, first_value(b.at) OVER chosen AS winner_at
     FROM v r JOIN v b ON b.entity = r.entity AND b.entity_id = r.entity_id
       AND b.entry_id::text = ANY (r.bases)
@@ -534,45 +552,42 @@ SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
   WHERE h.place > 1 AND NOT EXISTS (SELECT FROM closed c WHERE c.entry_id = h.entry_id)
 $$;
 
--- Bring the views of some entities in line with the log.
-CREATE FUNCTION syncd.settle(organization uuid, entities text[], ids text[]) RETURNS void
+-- Bring the views of some entities in line with the log. Returns the parents that checkpoints with
+-- these ids had before and have now.
+CREATE FUNCTION syncd.settle(organization uuid, entities text[], ids text[]) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
+DECLARE
+  contested boolean := true;
+  parents text[];
 BEGIN
-  -- Of most kinds there is nothing in any view, and nothing to choose.
-  IF NOT entities && ARRAY['checkpoint', 'task', 'link', 'choice', 'purge', 'message'] THEN
-    RETURN;
-  END IF;
-  DELETE FROM syncd.conflicts c USING unnest(entities, ids) AS t(entity, id)
-  WHERE c.organization_id = organization AND c.kind = 'version' AND c.entity = t.entity
-    AND c.entity_id = t.id;
-  INSERT INTO syncd.conflicts
-  SELECT organization, v.* FROM syncd.version_conflicts(organization, entities, ids) v;
-
   IF 'checkpoint' = ANY (entities) THEN
     -- What these checkpoints have cost so far is taken back, and what they cost now is added.
-    WITH before AS MATERIALIZED (
-      SELECT c.id, c.task_id, c.agent_id, c.agent_type, c.iteration, c.tokens, c.hlc,
+    WITH v AS MATERIALIZED (
+      SELECT * FROM syncd.ranked(organization, entities, ids)
+    ), before AS MATERIALIZED (
+      SELECT c.id, c.task_id, c.agent_id, c.agent_type, c.iteration, c.tokens, c.hlc, c.parent_id,
         syncd.seconds(c.checkpoint_data) AS seconds
       FROM syncd.checkpoints c
       WHERE c.organization_id = organization AND c.id = ANY (ids)
     ), after AS (
       INSERT INTO syncd.checkpoints AS c
-      SELECT DISTINCT ON (r.entity_id) organization, r.entity_id, coalesce(f.meta, w.meta) ->> 'task_id',
-        w.meta ->> 'agent', w.meta ->> 'agent_type', (w.meta ->> 'iteration')::bigint,
-        w.meta ->> 'phase', w.meta ->> 'status', w.meta ->> 'reason', (w.meta ->> 'tokens')::bigint,
-        syncd.parent(w.meta), r.final, r.hash, r.entry_id, r.cloud_seq, coalesce(f.device_id, r.device_id),
-        coalesce(f.effective_hlc, r.effective_hlc),
-        syncd.at_hlc(coalesce(f.effective_hlc, r.effective_hlc)), syncd.derived(w.body, w.key_id)
-      FROM syncd.ranked(organization, entities, ids) r
+      SELECT organization, r.entity_id, f.task_id, r.meta ->> 'agent', r.meta ->> 'agent_type',
+        (r.meta ->> 'iteration')::bigint, r.meta ->> 'phase', r.meta ->> 'status',
+        r.meta ->> 'reason', (r.meta ->> 'tokens')::bigint, syncd.parent(r.meta), r.final, r.hash,
+        r.entry_id, r.cloud_seq, f.device_id, f.effective_hlc, syncd.at_hlc(f.effective_hlc),
+        syncd.derived(w.body, w.key_id)
+      FROM v r
+      JOIN (
+        SELECT DISTINCT ON (v.entity_id) v.entity_id, v.meta ->> 'task_id' AS task_id, v.device_id,
+          v.effective_hlc
+        FROM v WHERE v.entity = 'checkpoint'
+        ORDER BY v.entity_id, v.op = 'create' DESC, v.entry_id::text = v.entity_id DESC,
+          v.effective_hlc, v.entry_id) f ON f.entity_id = r.entity_id
       JOIN LATERAL (
-        SELECT l.meta::jsonb AS meta, l.body, l.key_id FROM syncd.log l
-        WHERE l.organization_id = organization AND l.cloud_seq = r.cloud_seq) w ON true
-      LEFT JOIN LATERAL (
-        SELECT l.meta::jsonb AS meta, l.device_id, l.effective_hlc
-        FROM syncd.versions(organization, ARRAY[r.entity], ARRAY[r.entity_id]) l
-        ORDER BY l.op = 'create' DESC, l.entry_id::text = l.entity_id DESC, l.effective_hlc, l.entry_id
-        LIMIT 1) f ON true
+        SELECT l.body, l.key_id FROM syncd.log l
+        WHERE l.organization_id = organization AND l.cloud_seq BETWEEN r.cloud_seq AND r.cloud_seq
+        ORDER BY l.cloud_seq OFFSET 0) w ON true
       WHERE r.place = 1 AND r.entity = 'checkpoint'
       ON CONFLICT (organization_id, id) DO UPDATE SET
         task_id = excluded.task_id, agent_id = excluded.agent_id, agent_type = excluded.agent_type,
@@ -582,28 +597,48 @@ BEGIN
         cloud_seq = excluded.cloud_seq, device_id = excluded.device_id, hlc = excluded.hlc,
         created_at = excluded.created_at, checkpoint_data = excluded.checkpoint_data
       RETURNING c.id, c.task_id, c.agent_id, c.agent_type, c.iteration, c.tokens, c.hlc,
-        syncd.seconds(c.checkpoint_data) AS seconds
+        c.parent_id, syncd.seconds(c.checkpoint_data) AS seconds
+    ), spent AS (
+      INSERT INTO syncd.costs AS k
+      SELECT organization, d.task_id, syncd.day_of(d.hlc), syncd.worker(d.agent_id, d.agent_type),
+        d.agent_id, d.agent_type, sum(d.sign),
+        coalesce(max(d.iteration) FILTER (WHERE d.sign > 0), 0), sum(d.sign * d.tokens),
+        sum(d.sign * d.seconds), min(d.hlc), max(d.hlc)
+      FROM (
+        -- A purge takes the content away, not the time that was spent.
+        SELECT 1 AS sign, a.task_id, a.agent_id, a.agent_type, a.iteration, a.tokens::numeric,
+          a.hlc, coalesce(a.seconds, b.seconds, 0) AS seconds
+        FROM after a LEFT JOIN before b USING (id)
+        UNION ALL
+        SELECT -1, b.task_id, b.agent_id, b.agent_type, b.iteration, b.tokens, b.hlc,
+          coalesce(b.seconds, 0)
+        FROM before b JOIN after a USING (id)) d
+      GROUP BY d.task_id, syncd.day_of(d.hlc), d.agent_id, d.agent_type
+      ON CONFLICT (organization_id, task_id, day, worker) DO UPDATE SET
+        checkpoints = k.checkpoints + excluded.checkpoints,
+        iterations = greatest(k.iterations, excluded.iterations),
+        tokens = k.tokens + excluded.tokens, seconds = k.seconds + excluded.seconds,
+        first_hlc = least(k.first_hlc, excluded.first_hlc),
+        last_hlc = greatest(k.last_hlc, excluded.last_hlc)
     )
-    INSERT INTO syncd.costs AS k
-    SELECT organization, d.task_id, syncd.day_of(d.hlc), syncd.worker(d.agent_id, d.agent_type),
-      d.agent_id, d.agent_type, sum(d.sign), coalesce(max(d.iteration) FILTER (WHERE d.sign > 0), 0),
-      sum(d.sign * d.tokens), sum(d.sign * d.seconds), min(d.hlc), max(d.hlc)
-    FROM (
-      -- A purge takes the content away, not the time that was spent.
-      SELECT 1 AS sign, a.task_id, a.agent_id, a.agent_type, a.iteration, a.tokens::numeric, a.hlc,
-        coalesce(a.seconds, b.seconds, 0) AS seconds
-      FROM after a LEFT JOIN before b USING (id)
-      UNION ALL
-      SELECT -1, b.task_id, b.agent_id, b.agent_type, b.iteration, b.tokens, b.hlc,
-        coalesce(b.seconds, 0)
-      FROM before b JOIN after a USING (id)) d
-    GROUP BY d.task_id, syncd.day_of(d.hlc), d.agent_id, d.agent_type
-    ON CONFLICT (organization_id, task_id, day, worker) DO UPDATE SET
-      checkpoints = k.checkpoints + excluded.checkpoints,
-      iterations = greatest(k.iterations, excluded.iterations),
-      tokens = k.tokens + excluded.tokens, seconds = k.seconds + excluded.seconds,
-      first_hlc = least(k.first_hlc, excluded.first_hlc),
-      last_hlc = greatest(k.last_hlc, excluded.last_hlc);
+    SELECT EXISTS (SELECT FROM v WHERE v.place > 1 OR cardinality(v.bases) > 1) OR EXISTS (
+        SELECT FROM syncd.conflicts c WHERE c.organization_id = organization
+          AND c.entity = ANY (entities) AND c.entity_id = ANY (ids)),
+      ARRAY(SELECT b.parent_id FROM before b UNION ALL SELECT a.parent_id FROM after a)
+    INTO contested, parents;
+  ELSE
+    parents := ARRAY(SELECT c.parent_id FROM syncd.checkpoints c
+                     WHERE c.organization_id = organization AND c.id = ANY (ids));
+  END IF;
+
+  -- Of most kinds there is nothing to choose. Of the others there is no conflict, and was none,
+  -- as long as each version has replaced the one before.
+  IF contested AND entities && ARRAY['checkpoint', 'task', 'link', 'choice', 'purge'] THEN
+    DELETE FROM syncd.conflicts c USING unnest(entities, ids) AS t(entity, id)
+    WHERE c.organization_id = organization AND c.kind = 'version' AND c.entity = t.entity
+      AND c.entity_id = t.id;
+    INSERT INTO syncd.conflicts
+    SELECT organization, v.* FROM syncd.version_conflicts(organization, entities, ids) v;
   END IF;
 
   IF 'task' = ANY (entities) THEN
@@ -615,7 +650,10 @@ BEGIN
       waits_for = left(coalesce(syncd.derived(l.body, l.key_id) #>> '{escalation,reason}',
                                 syncd.derived(l.body, l.key_id) #>> '{deferred,reason}', ''), 2000)
     FROM syncd.ranked(organization, entities, ids) r
-    JOIN syncd.log l ON l.organization_id = organization AND l.cloud_seq = r.cloud_seq
+    JOIN LATERAL (
+      SELECT * FROM syncd.log l
+      WHERE l.organization_id = organization AND l.cloud_seq BETWEEN r.cloud_seq AND r.cloud_seq
+      ORDER BY l.cloud_seq OFFSET 0) l ON true
     WHERE r.place = 1 AND r.entity = 'task'
       AND t.organization_id = organization AND t.id = r.entity_id;
   END IF;
@@ -623,6 +661,7 @@ BEGIN
   IF 'message' = ANY (entities) THEN
     PERFORM syncd.settle_messages(organization, entities, ids);
   END IF;
+  RETURN parents;
 END $$;
 
 -- Several machines may have said the same; the first one counts. Who was told has acknowledged it if
@@ -644,13 +683,6 @@ SET enable_seqscan = off SET jit = off AS $$
   ON CONFLICT (organization_id, id) DO UPDATE SET
     content = excluded.content, created_at = excluded.created_at,
     acknowledged_at = excluded.acknowledged_at, entry_id = excluded.entry_id
-$$;
-
-CREATE FUNCTION syncd.parents(organization uuid, ids text[]) RETURNS text[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
-  SELECT array_agg(DISTINCT c.parent_id) FROM syncd.checkpoints c
-  WHERE c.organization_id = organization AND c.id = ANY (ids)
 $$;
 
 -- Branches: checkpoints of one task with the same parent from different devices. The newest goes
@@ -679,6 +711,9 @@ BEGIN
     AND c.entity_id = ANY (changed || ARRAY(
       SELECT k.id FROM syncd.checkpoints k
       WHERE k.organization_id = organization AND k.parent_id = ANY (forked || moved)));
+  IF forked IS NULL THEN
+    RETURN;
+  END IF;
   INSERT INTO syncd.conflicts
   SELECT organization, syncd.conflict_id('fork', k.first_entry), 'fork', 'checkpoint', k.id,
     to_json(ARRAY[k.parent_id])::text, k.winner, k.first_entry,
@@ -866,7 +901,9 @@ END $$;
 -- for entries that the device itself has found it cannot bring here: only their header is kept.
 -- `purged` names the purge for checkpoints whose body the device no longer has: it was accepted
 -- before, or this device had no replica then.
--- A machine's session is young as a rule, as each has its own: nothing is planned twice in it.
+-- A machine's session is young as a rule, as each has its own: nothing is planned twice in it. Plans
+-- of a time when the tables were empty stay in use when they no longer are: where any index on the
+-- organization would have done then, ORDER BY names the one that will do.
 CREATE FUNCTION syncd.push(organization uuid, device uuid, first_seq bigint, previous bytea,
   entry_ids uuid[], entities text[], ids text[], ops text[], bases text[], hlcs bigint[],
   actors text[], ats text[], key_ids text[], metas text[], hashes text[], chains bytea[],
@@ -878,13 +915,14 @@ SET enable_seqscan = off SET jit = off SET work_mem = '64MB'
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   size integer := cardinality(entry_ids);
-  volume bigint;
   last_seq bigint;
   body_max integer;
-  last_known bytea;
+  continued boolean;
+  differing boolean;
+  had bigint;
+  awaits boolean;
   known bigint[];
   free bigint[] := '{}';
-  refusals text[];
   stamp uuid := gen_random_uuid();
   latest bigint := floor(extract(epoch FROM syncd.clock()) * 1000)::bigint + 300000 << 16;
 BEGIN
@@ -893,41 +931,47 @@ BEGIN
   IF size IS NULL OR size NOT BETWEEN 1 AND 1000 OR first_seq < 1 THEN
     RAISE EXCEPTION 'a batch has 1 to 1000 entries' USING ERRCODE = 'SY004';
   END IF;
-  IF (SELECT count(*) FROM unnest(ARRAY[array_dims(entry_ids), array_dims(entities),
-        array_dims(ids), array_dims(ops), array_dims(bases), array_dims(hlcs), array_dims(actors),
-        array_dims(ats), array_dims(key_ids), array_dims(metas), array_dims(hashes),
-        array_dims(chains), array_dims(signatures), array_dims(effective), array_dims(bodies),
-        array_dims(given_up), array_dims(purged)]) AS c(dims)
-      WHERE dims = format('[1:%s]', size)) <> 17 THEN
+  IF ARRAY[array_dims(entry_ids), array_dims(entities), array_dims(ids), array_dims(ops),
+        array_dims(bases), array_dims(hlcs), array_dims(actors), array_dims(ats),
+        array_dims(key_ids), array_dims(metas), array_dims(hashes), array_dims(chains),
+        array_dims(signatures), array_dims(effective), array_dims(bodies), array_dims(given_up),
+        array_dims(purged)] <> array_fill(format('[1:%s]', size), ARRAY[17]) THEN
     RAISE EXCEPTION 'the columns of a batch have the same length' USING ERRCODE = 'SY004';
   END IF;
-  volume := coalesce((SELECT sum(octet_length(b)) FROM unnest(bodies) AS b), 0)
-    + (SELECT sum(octet_length(t)) FROM unnest(entities || ids || ops || bases || actors || ats
-         || key_ids || metas || hashes) AS t);
-  IF volume > 32000000 THEN
+  -- The arrays are larger than what is in them, and need not be looked through to know.
+  IF pg_column_size(bodies) + pg_column_size(entities) + pg_column_size(ids) + pg_column_size(ops)
+      + pg_column_size(bases) + pg_column_size(actors) + pg_column_size(ats)
+      + pg_column_size(key_ids) + pg_column_size(metas) + pg_column_size(hashes) > 32000000
+    AND coalesce((SELECT sum(octet_length(b)) FROM unnest(bodies) AS b), 0)
+      + (SELECT sum(octet_length(t)) FROM unnest(entities || ids || ops || bases || actors || ats
+           || key_ids || metas || hashes) AS t) > 32000000 THEN
     RAISE EXCEPTION 'a batch has at most 32 MB' USING ERRCODE = 'SY004';
   END IF;
 
   -- From here to the commit, nobody else numbers entries of this organization.
   SELECT o.cloud_seq, o.body_limit INTO STRICT last_seq, body_max FROM syncd.organizations o
   WHERE o.organization_id = organization FOR UPDATE;
-  last_known := CASE WHEN first_seq = 1 THEN decode(repeat('00', 32), 'hex') ELSE (
-    SELECT l.chain FROM syncd.log l WHERE l.organization_id = organization
-    AND l.device_id = device AND l.device_seq = first_seq - 1) END;
-  known := ARRAY(SELECT l.device_seq - first_seq + 1 FROM syncd.log l
-                 WHERE l.organization_id = organization AND l.device_id = device
-                   AND l.device_seq BETWEEN first_seq AND first_seq + size - 1);
-  IF previous IS NULL OR previous IS DISTINCT FROM last_known
-     OR EXISTS (SELECT FROM syncd.log l WHERE l.organization_id = organization
-                AND l.device_id = device AND l.chain <> chains[l.device_seq - first_seq + 1]
-                AND l.device_seq BETWEEN first_seq AND first_seq + size - 1) THEN
+  SELECT coalesce(array_agg(l.device_seq - first_seq + 1) FILTER (WHERE l.device_seq >= first_seq),
+                  '{}'),
+    bool_or(l.device_seq < first_seq AND l.chain = push.previous),
+    bool_or(l.chain <> chains[l.device_seq - first_seq + 1]),
+    (SELECT d.device_seq FROM syncd.devices d
+     WHERE d.organization_id = organization AND d.device_id = device),
+    EXISTS (SELECT FROM syncd.awaited a
+            WHERE a.organization_id = organization AND entry_ids @> ARRAY[a.entry_id])
+  INTO known, continued, differing, had, awaits
+  FROM (
+    SELECT * FROM syncd.log l WHERE l.organization_id = organization AND l.device_id = device
+      AND l.device_seq BETWEEN first_seq - 1 AND first_seq + size - 1
+    ORDER BY l.device_seq OFFSET 0) l;
+  IF differing OR (CASE WHEN first_seq = 1 THEN previous = decode(repeat('00', 32), 'hex')
+                        ELSE continued END) IS NOT TRUE THEN
     RAISE EXCEPTION 'these entries do not continue what is known of this device'
       USING ERRCODE = 'SY003';
   END IF;
 
   -- What the log once had and lost gets its numbers back, so that they stay contiguous.
-  IF cardinality(known) = 0 AND first_seq <= (SELECT d.device_seq FROM syncd.devices d
-      WHERE d.organization_id = organization AND d.device_id = device) THEN
+  IF known = '{}' AND first_seq <= had THEN
     free := ARRAY(
       SELECT n FROM generate_series(
         coalesce((SELECT l.cloud_seq FROM syncd.log l WHERE l.organization_id = organization
@@ -940,52 +984,21 @@ BEGIN
       ORDER BY n LIMIT size);
   END IF;
 
-  SELECT array_agg(CASE
-    WHEN i.given_up IS NOT NULL THEN left(i.given_up, 1000)
-    WHEN i.body IS NULL AND (i.purged IS NULL OR i.entity <> 'checkpoint') THEN 'it has no body'
-    WHEN octet_length(i.body) > body_max THEN
-      format('its body has %s bytes, at most %s are allowed', octet_length(i.body), body_max)
-    WHEN greatest(octet_length(i.meta), octet_length(i.bases), octet_length(i.actor),
-                  octet_length(i.hash), octet_length(i.at), octet_length(i.key_id)) > 65536 THEN
-      'its header has a field of more than 65536 bytes'
-    WHEN octet_length(i.chain) <> 32 OR i.chain <> sha256(i.previous || syncd.header(i.entry_id,
-        device, first_seq + i.n - 1, i.entity, i.id, i.op, i.bases, i.hlc, i.actor, i.at,
-        i.key_id, i.meta) || convert_to(i.hash, 'UTF8')) THEN
-      'its header does not match its chain value'
-    WHEN i.key_id = '' AND i.hash <> encode(sha256(i.body), 'hex') THEN
-      'its body does not match its hash'
-    END) INTO refusals
-  FROM (
-    -- Unnested in the select list: in FROM, each array would be copied first.
-    SELECT generate_series(1, size) AS n, unnest(entry_ids) AS entry_id,
-      unnest(entities) AS entity, unnest(ids) AS id, unnest(ops) AS op, unnest(push.bases) AS bases,
-      unnest(hlcs) AS hlc, unnest(actors) AS actor, unnest(ats) AS at, unnest(key_ids) AS key_id,
-      unnest(metas) AS meta, unnest(hashes) AS hash, unnest(chains) AS chain,
-      unnest(push.previous || chains[:size - 1]) AS previous, unnest(bodies) AS body,
-      unnest(push.given_up) AS given_up, unnest(push.purged) AS purged) AS i;
   BEGIN
-    last_seq := syncd.store(organization, device, first_seq, known, free, stamp, last_seq, latest, entry_ids,
-      entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
-      effective, bodies, refusals, purged, false);
+    last_seq := syncd.store(organization, device, first_seq, previous, known, free, stamp, last_seq,
+      latest, body_max, entry_ids, entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas,
+      hashes, chains, signatures, effective, bodies, given_up, purged, NULL);
   EXCEPTION WHEN data_exception OR unique_violation OR not_null_violation
               OR program_limit_exceeded THEN
-    SELECT array_agg(coalesce(i.known, i.defect) ORDER BY i.n) INTO refusals
-    FROM unnest(refusals, syncd.defects(organization, entry_ids, entities, ids, ops, bases, metas,
-                                        key_ids, bodies)) WITH ORDINALITY AS i(known, defect, n);
-    last_seq := syncd.store(organization, device, first_seq, known, free, stamp, last_seq, latest, entry_ids,
-      entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas, hashes, chains, signatures,
-      effective, bodies, refusals, purged, true);
+    last_seq := syncd.store(organization, device, first_seq, previous, known, free, stamp, last_seq,
+      latest, body_max, entry_ids, entities, ids, ops, bases, hlcs, actors, ats, key_ids, metas,
+      hashes, chains, signatures, effective, bodies, given_up, purged,
+      syncd.defects(organization, entry_ids, entities, ids, ops, bases, metas, key_ids, bodies));
   END;
-  IF 'purge' = ANY (entities) OR EXISTS (
-      SELECT FROM syncd.awaited a
-      WHERE a.organization_id = organization AND entry_ids @> ARRAY[a.entry_id]) THEN
+  IF awaits OR 'purge' = ANY (entities) THEN
     PERFORM syncd.purge(organization, device, first_seq, size, stamp);
   END IF;
   UPDATE syncd.organizations o SET cloud_seq = last_seq WHERE o.organization_id = organization;
-  IF cardinality(known) < size THEN
-    PERFORM syncd.grow(organization, size - cardinality(known),
-                       volume * (size - cardinality(known)) / size, 0);
-  END IF;
   UPDATE syncd.devices d SET device_seq = first_seq + size - 1, chain = chains[size],
     last_seen = syncd.clock()
   WHERE d.organization_id = organization AND d.device_id = device
@@ -1003,14 +1016,16 @@ BEGIN
   ORDER BY l.device_seq;
 END $$;
 
--- Write what is new of a checked batch to the log and the views; returns the last number used. Only
--- if `careful` does it take bodies that JSONB cannot hold as they are, which costs time.
-CREATE FUNCTION syncd.store(organization uuid, device uuid, first_seq bigint, known bigint[],
-  free bigint[],
-  stamp uuid, last_seq bigint, latest bigint, entry_ids uuid[], entities text[], ids text[], ops text[],
-  bases text[], hlcs bigint[], actors text[], ats text[], key_ids text[], metas text[],
-  hashes text[], chains bytea[], signatures bytea[], effective bigint[], bodies bytea[],
-  refusals text[], purged uuid[], careful boolean) RETURNS bigint
+-- Check what is new of a batch and write it to the log and the views; returns the last number used.
+-- `defects` are found when this has failed without them: what single entries cannot be kept for. Only
+-- with them does it take bodies that JSONB cannot hold as they are, which costs time.
+-- One statement does it all: each session has to plan it, and to keep the plan.
+CREATE FUNCTION syncd.store(organization uuid, device uuid, first_seq bigint, previous bytea,
+  known bigint[], free bigint[], stamp uuid, last_seq bigint, latest bigint, body_max integer,
+  entry_ids uuid[], entities text[], ids text[], ops text[], bases text[], hlcs bigint[],
+  actors text[], ats text[], key_ids text[], metas text[], hashes text[], chains bytea[],
+  signatures bytea[], effective bigint[], bodies bytea[], given_up text[], purged uuid[],
+  defects text[]) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
@@ -1023,39 +1038,68 @@ DECLARE
   touched_entities text[];
   touched_ids text[];
 BEGIN
-  IF NOT careful AND 'purge' = ANY (entities) AND EXISTS (
-      SELECT FROM unnest(entities, metas, refusals) AS i(entity, meta, refused)
-      WHERE i.entity = 'purge' AND i.refused IS NULL AND syncd.held(organization, i.meta::jsonb,
+  IF defects IS NULL AND 'purge' = ANY (entities) AND EXISTS (
+      SELECT FROM unnest(entities, metas) AS i(entity, meta)
+      WHERE i.entity = 'purge' AND syncd.held(organization, i.meta::jsonb,
         ARRAY(SELECT b.id FROM unnest(entry_ids, bodies) AS b(id, body) WHERE b.body IS NULL))
         IS NOT NULL) THEN
     RAISE EXCEPTION 'a task is on hold' USING ERRCODE = 'data_exception';
   END IF;
-  INSERT INTO syncd.log
-  SELECT organization, coalesce(free[i.n], last_seq + i.n - cardinality(free)
-      - (SELECT count(*) FROM unnest(known) AS k WHERE k < i.n)),
-    stamp, i.entry_id, device, first_seq + i.n - 1, i.entity, i.id, i.op, i.bases, i.hlc, i.actor,
-    i.at, i.key_id, i.meta, i.hash, i.chain, i.signature, least(i.hlc, i.claimed, latest),
-    received, i.refused, CASE WHEN i.refused IS NULL THEN i.body END,
-    CASE WHEN i.refused IS NULL AND i.body IS NULL THEN i.purged END
-  FROM (
-    SELECT generate_series(1, size) AS n, unnest(entry_ids) AS entry_id,
-      unnest(entities) AS entity, unnest(ids) AS id, unnest(ops) AS op, unnest(store.bases) AS bases,
-      unnest(hlcs) AS hlc, unnest(actors) AS actor, unnest(ats) AS at, unnest(key_ids) AS key_id,
-      unnest(metas) AS meta, unnest(hashes) AS hash, unnest(chains) AS chain,
-      unnest(signatures) AS signature, unnest(effective) AS claimed, unnest(bodies) AS body,
-      unnest(refusals) AS refused, unnest(store.purged) AS purged) AS i
-  WHERE i.n <> ALL (known);
-  GET DIAGNOSTICS written = ROW_COUNT;
 
-  WITH incoming AS MATERIALIZED (
-    SELECT i.*, i.meta_text::jsonb AS meta, least(i.hlc, i.claimed, latest) AS effective_hlc
+  WITH checked AS MATERIALIZED (
+    SELECT j.*, coalesce(free[j.place], last_seq + j.place - cardinality(free)) AS cloud_seq,
+      CASE WHEN j.refused IS NULL THEN j.meta_text::jsonb END AS meta
     FROM (
-      SELECT generate_series(1, size) AS n, unnest(entry_ids) AS entry_id,
-        unnest(entities) AS entity, unnest(ids) AS id, unnest(ops) AS op,
-        unnest(store.bases) AS bases, unnest(hlcs) AS hlc, unnest(key_ids) AS key_id,
-        unnest(metas) AS meta_text, unnest(hashes) AS hash, unnest(effective) AS claimed,
-        unnest(bodies) AS body, unnest(refusals) AS refused) AS i
-    WHERE i.refused IS NULL AND i.n <> ALL (known)
+      SELECT i.*, least(i.hlc, i.claimed, latest) AS effective_hlc,
+        i.n - CASE WHEN known = '{}' THEN 0
+                   ELSE (SELECT count(*) FROM unnest(known) AS k WHERE k < i.n) END AS place,
+        coalesce(CASE
+          WHEN i.given_up IS NOT NULL THEN left(i.given_up, 1000)
+          WHEN i.body IS NULL AND (i.purged IS NULL OR i.entity <> 'checkpoint') THEN
+            'it has no body'
+          WHEN octet_length(i.body) > body_max THEN
+            format('its body has %s bytes, at most %s are allowed', octet_length(i.body), body_max)
+          WHEN greatest(octet_length(i.meta_text), octet_length(i.bases), octet_length(i.actor),
+              octet_length(i.hash), octet_length(i.at), octet_length(i.key_id)) > 65536 THEN
+            'its header has a field of more than 65536 bytes'
+          WHEN octet_length(i.chain) <> 32 OR i.chain <> sha256(i.previous || syncd.header(
+              i.entry_id, device, first_seq + i.n - 1, i.entity, i.id, i.op, i.bases, i.hlc,
+              i.actor, i.at, i.key_id, i.meta_text) || convert_to(i.hash, 'UTF8')) THEN
+            'its header does not match its chain value'
+          WHEN i.key_id = '' AND i.hash <> encode(sha256(i.body), 'hex') THEN
+            'its body does not match its hash'
+          END, defects[i.n]) AS refused
+      FROM (
+        -- Unnested in the select list: in FROM, each array would be copied first.
+        SELECT generate_series(1, size) AS n, unnest(entry_ids) AS entry_id,
+          unnest(entities) AS entity, unnest(ids) AS id, unnest(ops) AS op,
+          unnest(store.bases) AS bases, unnest(hlcs) AS hlc, unnest(actors) AS actor,
+          unnest(ats) AS at, unnest(key_ids) AS key_id, unnest(metas) AS meta_text,
+          unnest(hashes) AS hash, unnest(chains) AS chain,
+          unnest(store.previous || chains[:size - 1]) AS previous,
+          unnest(signatures) AS signature, unnest(effective) AS claimed, unnest(bodies) AS body,
+          unnest(store.given_up) AS given_up, unnest(store.purged) AS purged) AS i
+      WHERE i.n <> ALL (known)
+      -- So that nothing is computed once for each use of it.
+      OFFSET 0) AS j
+  ), logged AS (
+    INSERT INTO syncd.log
+    SELECT organization, c.cloud_seq, stamp, c.entry_id, device, first_seq + c.n - 1, c.entity,
+      c.id, c.op, c.bases, c.hlc, c.actor, c.at, c.key_id, c.meta_text, c.hash, c.chain,
+      c.signature, c.effective_hlc, received, c.refused, CASE WHEN c.refused IS NULL THEN c.body END,
+      CASE WHEN c.refused IS NULL AND c.body IS NULL THEN c.purged END
+    FROM checked c
+  ), grown AS (
+    INSERT INTO syncd.growth AS g
+    SELECT organization, (received AT TIME ZONE 'UTC')::date, count(*),
+      sum(coalesce(octet_length(c.body), 0) + octet_length(c.entity) + octet_length(c.id)
+        + octet_length(c.op) + octet_length(c.bases) + octet_length(c.actor) + octet_length(c.at)
+        + octet_length(c.key_id) + octet_length(c.meta_text) + octet_length(c.hash)), 0
+    FROM checked c HAVING count(*) > 0
+    ON CONFLICT (organization_id, day) DO UPDATE SET entries = g.entries + excluded.entries,
+      bytes = g.bytes + excluded.bytes
+  ), incoming AS NOT MATERIALIZED (
+    SELECT * FROM checked c WHERE c.refused IS NULL
   ), met AS (
     INSERT INTO syncd.tasks AS t (organization_id, id, created_at)
     SELECT organization, i.meta ->> 'task_id', syncd.at_hlc(min(i.effective_hlc))
@@ -1067,10 +1111,8 @@ BEGIN
     SELECT organization, i.id, i.meta ->> 'task_id', i.meta ->> 'agent', i.meta ->> 'agent_type',
       (i.meta ->> 'iteration')::bigint, i.meta ->> 'phase', i.meta ->> 'status',
       i.meta ->> 'reason', (i.meta ->> 'tokens')::bigint, syncd.parent(i.meta), false, i.hash,
-      i.entry_id, coalesce(free[i.n], last_seq + i.n - cardinality(free)
-      - (SELECT count(*) FROM unnest(known) AS k WHERE k < i.n)), device,
-      i.effective_hlc, syncd.at_hlc(i.effective_hlc),
-      CASE WHEN careful THEN syncd.derived(i.body, i.key_id)
+      i.entry_id, i.cloud_seq, device, i.effective_hlc, syncd.at_hlc(i.effective_hlc),
+      CASE WHEN defects IS NOT NULL THEN syncd.derived(i.body, i.key_id)
            WHEN i.key_id = '' THEN convert_from(i.body, 'UTF8')::jsonb END
     FROM incoming i
     WHERE i.entity = 'checkpoint' AND i.op = 'create'
@@ -1095,20 +1137,20 @@ BEGIN
     FROM incoming i WHERE i.entry_id NOT IN (SELECT entry_id FROM created) AND i.entity <> 'key'
     GROUP BY 1, 2 HAVING count(syncd.derived(i.body, i.key_id)) >= 0
   )
-  SELECT count(syncd.flaw(i.entity, i.id, i.op, i.bases, i.meta, i.op = 'create')),
-    array_agg(CASE i.entity WHEN 'checkpoint' THEN syncd.parent(i.meta)
-                            WHEN 'choice' THEN i.meta ->> 'fork' END),
+  SELECT count(*), count(CASE WHEN c.refused IS NULL THEN
+      syncd.flaw(c.entity, c.id, c.op, c.bases, c.meta, c.op = 'create') END),
+    array_agg(CASE WHEN c.refused IS NOT NULL THEN NULL
+                   WHEN c.entity = 'checkpoint' THEN syncd.parent(c.meta)
+                   WHEN c.entity = 'choice' THEN c.meta ->> 'fork' END),
     (SELECT array_agg(t.entity) FROM touched t), (SELECT array_agg(t.id) FROM touched t)
-  INTO flawed, parents, touched_entities, touched_ids
-  FROM incoming i;
+  INTO written, flawed, parents, touched_entities, touched_ids
+  FROM checked c;
   IF flawed > 0 THEN
     RAISE EXCEPTION 'an entry has a flaw' USING ERRCODE = 'data_exception';
   END IF;
   IF touched_ids IS NOT NULL THEN
     -- Another version may have another parent: the branches of both are looked at.
-    moved := syncd.parents(organization, touched_ids);
-    PERFORM syncd.settle(organization, touched_entities, touched_ids);
-    moved := moved || syncd.parents(organization, touched_ids);
+    moved := syncd.settle(organization, touched_entities, touched_ids);
   END IF;
   PERFORM syncd.settle_forks(organization, parents, touched_ids, moved);
   RETURN last_seq + written - cardinality(free);
@@ -1124,7 +1166,8 @@ RETURNS TABLE (cloud_seq bigint, batch uuid, entry_id uuid, device_id uuid, devi
   meta text, hash text, chain bytea, signature bytea, effective_hlc bigint, refused text,
   body bytea, purged_by uuid)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
--- Without statistics the planner would sort all that follows to find the next thousand.
+-- Without statistics the planner would sort all that follows to find the next thousand, and take any
+-- index on the organization for as good as another while the log is empty.
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
 DECLARE
   until bigint;
@@ -1132,7 +1175,8 @@ BEGIN
   PERFORM syncd.require(organization, false);
   IF after > 0 AND after_batch IS DISTINCT FROM (
       SELECT l.batch FROM syncd.log l
-      WHERE l.organization_id = organization AND l.cloud_seq = after) THEN
+      WHERE l.organization_id = organization AND l.cloud_seq BETWEEN after AND after
+      ORDER BY l.cloud_seq) THEN
     RAISE EXCEPTION 'the replica does not have that batch at %', after USING ERRCODE = 'SY003';
   END IF;
   SELECT coalesce(max(c.cloud_seq) FILTER (WHERE c.n <= max_rows AND c.bytes <= max_bytes),

@@ -20,6 +20,7 @@ from scale.replicas import BYTES_PER_ENTRY, RESERVE, fitting
 from scale.settings import AT_ONCE, FEW, MAIN, Fleet, Phase, crowd
 from scale.settings import fleet as usual
 from scale.verdict import verdicts
+from syncd.entry import Entry
 
 __all__ = ["cloud"]
 
@@ -99,16 +100,16 @@ def test_an_author_writes_tasks_with_versions_that_the_replica_takes(cloud: Clou
 
 
 class Reads:
-    """How many rows the server reads through an index while a device asks for something."""
+    """How many rows the server reads through indexes while a device asks for something."""
 
-    def __init__(self, cloud: Cloud, person: Person, index: str) -> None:
-        self._cloud, self._person, self._index = cloud, person, index
+    def __init__(self, cloud: Cloud, person: Person, *indexes: str) -> None:
+        self._cloud, self._person, self._indexes = cloud, person, indexes
 
     def total(self) -> int:
         self._person.replica.connection.execute("SELECT pg_stat_force_next_flush()")
         self._person.replica.connection.execute("SELECT 1")
-        query = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = %s"
-        return int(self._cloud.sql(query, self._index)[0][0])
+        query = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE indexrelname = ANY (%s)"
+        return int(self._cloud.sql(query, list(self._indexes))[0][0])
 
     def during(self, work: Callable[[], object]) -> int:
         before = self.total()
@@ -143,6 +144,31 @@ def test_a_login_is_found_without_reading_all_of_its_organization(cloud: Cloud) 
     cloud.sql("ANALYZE syncd.logins")
     entry = person.writer.create()
     assert Reads(cloud, person, "logins_pkey").during(lambda: person.push(entry)) < 10
+
+
+def test_a_session_that_began_with_an_empty_log_does_not_read_the_whole_of_it_later(
+    cloud: Cloud,
+) -> None:
+    """What it has planned then stays in use: nothing has told the planner otherwise."""
+    person = cloud.person()
+    other = cloud.person(person.organization_id)
+    writer = person.writer
+    first = writer.create()
+
+    def work(*entries: Entry) -> None:
+        last = person.push(*entries)[-1]
+        person.replica.pull(writer.device_id, last.cloud_seq, last.batch, 0)
+
+    work(first, writer.update(first.entity_id, [first.entry_id]))
+    for _ in range(6):  # a plan is made for good after five
+        again = writer.create()
+        work(again, writer.update(again.entity_id, [again.entry_id]))
+    other.push(*(other.writer.create() for _ in range(900)))
+    again = writer.create()
+    entries = again, writer.update(again.entity_id, [again.entry_id])
+    indexes = ("log_pkey", "log_by_device", "log_by_entry", "log_by_entity")
+    reads = Reads(cloud, person, *indexes).during(lambda: work(*entries))
+    assert reads < 50
 
 
 # --- on paper -------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from syncd.sql import POSTGRES_VERSION, SQLITE_VERSION
 KEPT = Path(__file__).parent / "fixtures" / "upgrade"
 HOMES = range(1, SQLITE_VERSION)
 # What a database of each schema of the home was in use with.
-REPLICA_OF = {2: 1, 3: 2}
+REPLICA_OF = {2: 1, 3: 2, 5: 3}
 LOG = "SELECT entry_id, device_id, device_seq, entity, op, hex(hash), hex(chain), body FROM log"
 
 
