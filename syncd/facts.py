@@ -77,6 +77,15 @@ def concerning(node: Node, entity: str, about: str) -> list[Fact]:
     return _opened(entity, node.store.rows("facts_about", (entity, about)))
 
 
+def about_each(node: Node, entity: str, names: list[str]) -> dict[str, list[Fact]]:
+    """The same of several things at once; nothing for those of which there is none."""
+    found: dict[str, list[Fact]] = {}
+    asked = (entity, orjson.dumps(names).decode())
+    for fact in _opened(entity, node.store.rows("facts_about_each", asked) if names else []):
+        found.setdefault(fact.about, []).append(fact)
+    return found
+
+
 def naming(node: Node, entity: str, name: str, value: str) -> list[Fact]:
     """All whose header has this value under a name, oldest first."""
     return _opened(entity, node.store.rows("facts_naming", (entity, name, value)))
