@@ -11,6 +11,7 @@ from contextlib import closing
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from bench.figures import Figures, ratio
 from bench.measure import Operation, interleaved, repeated
@@ -112,7 +113,7 @@ def _task(number: int) -> str:
 
 def operations(service: CheckpointService, payload: Payload, home: str) -> list[Operation]:
     def write(task: str) -> None:
-        create(service, payload, task)
+        create(service, payload, task, agent_of(task))
 
     read = service.get_latest_checkpoint
     return [
@@ -122,6 +123,13 @@ def operations(service: CheckpointService, payload: Payload, home: str) -> list[
         Operation(f"{LINES[3]}, {home}", _all_in_turn(), read),
         Operation(f"{LINES[4]}, {home}", repeated(service.node), status),
     ]
+
+
+def agent_of(task: str) -> str:
+    """Who goes on with a task. One agent for all of them would take over every task of the short
+    history and few of the long one: status would be compared with one agent at work and with many.
+    """
+    return f"agent-{crc32(task.encode()) % AGENTS:02}"
 
 
 def _only_long(count: int) -> list[str]:

@@ -123,10 +123,12 @@ def _room(payload: Payload) -> int:
     return sum(map(len, payload.context.assumptions))
 
 
-def create(service: CheckpointService, payload: Payload, task: str = TASK) -> str:
+def create(
+    service: CheckpointService, payload: Payload, task: str = TASK, agent: str = AGENT
+) -> str:
     """The write that is measured; returns the new checkpoint's id."""
     checkpoint = service.create_checkpoint(
-        task, AGENT, payload.state, payload.context, payload.metrics
+        task, agent, payload.state, payload.context, payload.metrics
     )
     return checkpoint.metadata.checkpoint_id
 

@@ -143,6 +143,14 @@ WHERE entity <> 'checkpoint' AND entity = CAST(?1 AS TEXT) AND entity_id = ?2
   AND (refused IS NULL OR body <> x'')
 ORDER BY seq
 
+-- facts_about_each --
+-- Those about several things.
+SELECT entry_id, entity_id, op, device_id, actor, at, effective_hlc, seq, meta
+FROM json_each(?2) n CROSS JOIN log
+WHERE entity <> 'checkpoint' AND entity = ?1 AND entity_id = n.value
+  AND (refused IS NULL OR body <> x'')
+ORDER BY seq
+
 -- handoff_ids --
 -- Hand-offs whose id begins so.
 SELECT DISTINCT entity_id FROM log
@@ -958,39 +966,44 @@ VALUES (?, ?, ?, ?, ?, ?)
 UPDATE working SET look = 0 WHERE look = 1 AND hlc < ?
 
 -- worth_a_look --
--- Whoever of the tally may be missed, or speaks for his agent, which is as well as where it was heard
--- of last: whom one must always look at, those who were not heard of since some time, of each agent
--- on each device the newest that is on none of some tasks, whoever is on others of them (a sign of
--- life knows better), and all of agents that have given a sign of life for all that they do.
-WITH RECURSIVE worker (device_id, agent_id) AS (
-  SELECT * FROM (SELECT device_id, agent_id FROM working WHERE look = 1
-                 ORDER BY device_id, agent_id LIMIT 1)
+-- Whoever of the tally may be missed, or is known by more than the tally: whom one must always look
+-- at, those who were not heard of since some time, whoever is on some tasks, and all of some agents.
+-- Then, marked, of each agent on each device where it was heard of last, if that was since: an agent
+-- is as well as there. Of some tasks more is known, and no agent is judged by these. Agents are met
+-- backwards, so that the first row of each is its newest. The same row may come twice.
+WITH RECURSIVE worker AS (
+  SELECT * FROM (SELECT device_id, agent_id, task_id, agent_type, hlc FROM working WHERE look = 1
+                 ORDER BY device_id DESC, agent_id DESC, hlc DESC LIMIT 1)
   UNION ALL
-  SELECT n.device_id, n.agent_id FROM worker w CROSS JOIN working n ON n.task_id = coalesce(
+  SELECT n.device_id, n.agent_id, n.task_id, n.agent_type, n.hlc
+  FROM worker w CROSS JOIN working n ON n.task_id = coalesce(
     (SELECT k.task_id FROM working k
-     WHERE k.look = 1 AND k.device_id = w.device_id AND k.agent_id > w.agent_id
-     ORDER BY k.agent_id LIMIT 1),
-    (SELECT k.task_id FROM working k WHERE k.look = 1 AND k.device_id > w.device_id
-     ORDER BY k.device_id, k.agent_id LIMIT 1))),
+     WHERE k.look = 1 AND k.device_id = w.device_id AND k.agent_id < w.agent_id
+     ORDER BY k.agent_id DESC, k.hlc DESC LIMIT 1),
+    (SELECT k.task_id FROM working k WHERE k.look = 1 AND k.device_id < w.device_id
+     ORDER BY k.device_id DESC, k.agent_id DESC, k.hlc DESC LIMIT 1))),
+known (task_id) AS (SELECT value FROM json_each(?2)),
 looked_at (task_id) AS (
   SELECT task_id FROM working WHERE look = 2
-  UNION
+  UNION ALL
   SELECT k.task_id FROM worker w CROSS JOIN working k
   WHERE k.look = 1 AND k.device_id = w.device_id AND k.agent_id = w.agent_id AND k.hlc < ?1
-  UNION
-  SELECT (SELECT k.task_id FROM working k
-          WHERE k.look = 1 AND k.device_id = w.device_id AND k.agent_id = w.agent_id
-            AND k.task_id NOT IN (SELECT value FROM json_each(?2))
-            AND k.task_id NOT IN (SELECT value FROM json_each(?3))
-          ORDER BY k.hlc DESC LIMIT 1) FROM worker w
-  UNION
+  UNION ALL
   SELECT value FROM json_each(?3)
-  UNION
+  UNION ALL
   SELECT k.task_id FROM json_each(?4) g CROSS JOIN working k
   WHERE k.look IN (0, 1, 2) AND k.device_id = g.value ->> 0 AND k.agent_id = g.value ->> 1)
-SELECT k.device_id, k.agent_id, k.task_id, k.agent_type, k.hlc
-FROM looked_at a CROSS JOIN working k ON k.task_id = a.task_id
-WHERE k.device_id <> '' AND k.task_id NOT IN (SELECT value FROM json_each(?2))
+SELECT k.device_id, k.agent_id, k.task_id, k.agent_type, k.hlc, 0
+FROM looked_at a CROSS JOIN working k ON k.task_id = a.task_id WHERE k.device_id <> ''
+UNION ALL
+SELECT *, 1 FROM worker WHERE hlc >= ?1 AND task_id NOT IN known
+UNION ALL
+SELECT k.device_id, k.agent_id, k.task_id, k.agent_type, k.hlc, 1
+FROM worker w CROSS JOIN working k ON k.task_id = (
+  SELECT o.task_id FROM working o
+  WHERE o.look = 1 AND o.device_id = w.device_id AND o.agent_id = w.agent_id AND o.hlc >= ?1
+    AND o.task_id NOT IN known ORDER BY o.hlc DESC LIMIT 1)
+WHERE w.task_id IN known
 
 -- refused_count --
 -- Entries of some devices that the replica did not take, and nobody has decided on.
@@ -1079,10 +1092,6 @@ DELETE FROM presence WHERE device_id NOT IN (SELECT value FROM json_each(?))
 -- drop_old_signs --
 -- Nobody waits any more for agents that were last seen so long ago.
 DELETE FROM presence WHERE seen_ms < ?
-
--- recorded_agents --
--- Of whom there are transitions.
-SELECT DISTINCT entity_id FROM log WHERE entity <> 'checkpoint' AND entity = 'agent'
 
 -- crashed_tasks --
 -- Tasks of which an agent was ever presumed to have crashed.

@@ -70,29 +70,27 @@ class Agent(NamedTuple):
 
 
 class View(NamedTuple):
-    """From where and when the others are looked at. `recorded` names those of whom there are
-    transitions, if that was asked for all at once."""
+    """From where and when the others are looked at."""
 
     node: Node
     own: set[str]
     now: int
     as_of: int
     skew: int
-    recorded: set[str] | None = None
 
     def local_ms(self, hlc: int, device_id: str) -> int:
         """A reading in this device's time; those of others are near the replica's."""
         return clock.milliseconds(hlc) + (0 if device_id in self.own else self.skew)
 
-    def history(self, sign: Sign) -> list[Fact]:
-        if self.recorded is not None and sign.about not in self.recorded:
-            return []
-        found = facts.concerning(self.node, AGENT, sign.about)
-        return sorted(found, key=lambda fact: (fact.hlc, fact.entry_id))
+    def histories(self, names: list[str]) -> list[list[Fact]]:
+        """What was recorded of each, newest last; named as transitions name them."""
+        found = facts.about_each(self.node, AGENT, names)
+        order = {name: sorted(told, key=_by_time) for name, told in found.items()}
+        return [order.get(name, []) for name in names]
 
-    def knowing_all(self) -> View:
-        """For who looks at many of them."""
-        return self._replace(recorded={row[0] for row in self.node.store.rows("recorded_agents")})
+
+def _by_time(fact: Fact) -> tuple[int, str]:
+    return fact.hlc, fact.entry_id
 
 
 def view(node: Node) -> View:
@@ -104,14 +102,29 @@ def view(node: Node) -> View:
 def everybody(node: Node) -> list[Agent]:
     """All of whom anything is known that has not been forgotten, the newest first."""
     with node.store.snapshot():
-        return judged(view(node).knowing_all(), node.store.rows("at_work", (None,)))
+        return judged(view(node), node.store.rows("at_work", (None,)))
 
 
 def judged(seen_from: View, at_work: Iterable[tuple[Any, ...]]) -> list[Agent]:
     """Those who gave signs of life, and of those at work these: rows of the query `at_work`."""
     found = _moved(dict(_signs(seen_from, at_work)))
-    agents = [_judged(seen_from, sign, why, beats) for sign, why, beats in found]
+    histories = seen_from.histories([sign.about for sign, _, _ in found])
+    agents = [
+        _judged(seen_from, *signs, history) for signs, history in zip(found, histories, strict=True)
+    ]
     return sorted(_without_general(agents), key=lambda agent: -agent.sign.seen_ms)
+
+
+def by_age(seen_from: View, at_work: Iterable[tuple[Any, ...]]) -> list[Agent]:
+    """Those of whom nothing is known but when they wrote: rows of the same query, of agents that
+    give no other signs of life, and of whom nothing was recorded that is still true."""
+    return [
+        _judged(
+            seen_from, Sign(device, agent, task, kind, "", seen_from.local_ms(hlc, device)),
+            "", False, [],
+        )
+        for device, agent, task, kind, hlc in at_work
+    ]  # fmt: skip
 
 
 # --- signs of life --------------------------------------------------------------------------------
@@ -160,10 +173,9 @@ def _without_general(agents: list[Agent]) -> list[Agent]:
 # --- what they mean -------------------------------------------------------------------------------
 
 
-def _judged(view: View, sign: Sign, why: str, beats: bool) -> Agent:
+def _judged(view: View, sign: Sign, why: str, beats: bool, history: list[Fact]) -> Agent:
     own = sign.device_id in view.own
     age = max((view.now if own else view.as_of) - sign.seen_ms, 0)
-    history = view.history(sign)
     state = state_of(view.node, age)
     if age > KEPT_MS and not (history and history[-1].meta["state"] == CRASHED):
         why = why or FORGOTTEN

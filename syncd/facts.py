@@ -3,6 +3,8 @@ transitions, invocations, recoveries.
 
 A fact is never changed. What happens to it later is another entry about the same thing, with the
 same meta, so that each can be understood alone.
+
+Light: `syncd status` reads them, and looks for no secrets.
 """
 
 from __future__ import annotations
@@ -12,8 +14,6 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import redaction
-from syncd.canonical import canonical
 from syncd.entry import CREATE, Draft, Entry, uuid7
 from syncd.node import Node, user
 from syncd.seal import SigningKey
@@ -52,6 +52,9 @@ def record(
     key: SigningKey | None = None,
 ) -> Entry:
     """Write one. With a key, all that this device has written so far is signed with it."""
+    from syncd import redaction
+    from syncd.canonical import canonical
+
     clean = {
         name: redaction.of(node.settings).text(value, name) if isinstance(value, str) else value
         for name, value in (body or {}).items()
@@ -72,6 +75,15 @@ def every(node: Node, entity: str, after: int = 0) -> list[Fact]:
 def concerning(node: Node, entity: str, about: str) -> list[Fact]:
     """All about one thing, oldest first."""
     return _opened(entity, node.store.rows("facts_about", (entity, about)))
+
+
+def about_each(node: Node, entity: str, names: list[str]) -> dict[str, list[Fact]]:
+    """The same of several things at once; nothing for those of which there is none."""
+    found: dict[str, list[Fact]] = {}
+    asked = (entity, orjson.dumps(names).decode())
+    for fact in _opened(entity, node.store.rows("facts_about_each", asked) if names else []):
+        found.setdefault(fact.about, []).append(fact)
+    return found
 
 
 def naming(node: Node, entity: str, name: str, value: str) -> list[Fact]:

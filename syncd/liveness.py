@@ -3,22 +3,26 @@ word to the user. Every daemon looks; what one has written, the others see.
 
 The daemon of another machine waits a little longer than that of the agent's own would, as that
 knows more, and sooner.
+
+Light: `syncd status` tells what was found, and seldom reads or writes a message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from syncd import agents, clock, facts, messages, tenure
+from syncd import agents, clock, facts, tenure
 from syncd.agents import ACTIVE, WARNING, Agent
 from syncd.entry import MESSAGE
 from syncd.fold import derived_id
 from syncd.leases import Claim
-from syncd.messages import Letter
 from syncd.node import Node
 from syncd.presence import CRASHED, MINUTE_MS, RECOVERED, WARNED, Sign, minutes_ms, transition
+
+if TYPE_CHECKING:
+    from syncd.messages import Letter
 
 SYNCD = "syncd"
 LOST = "lost"
@@ -82,6 +86,8 @@ def _recorded(node: Node, agent: Agent, state: str, words: str) -> Event:
 
 
 def _warned(node: Node, agent: Agent) -> Event:
+    from syncd import messages
+
     sign = agent.sign
     names = (sign.about, WARNED, agent.last(RECOVERED))
     message_id = derived_id(f"syncd message {' '.join(names)}")
@@ -96,6 +102,8 @@ def _warned(node: Node, agent: Agent) -> Event:
 
 
 def _warning(node: Node, sign: Sign, message_id: str) -> Letter:
+    from syncd.messages import Letter
+
     heartbeat, warning, crashed = (
         f"{node.settings[f'liveness.{name}_minutes']:g}" for name in ("heartbeat", WARNING, CRASHED)
     )
@@ -130,12 +138,14 @@ def _on(sign: Sign) -> str:
 
 def _told_losers(node: Node) -> list[Event]:
     """Who held a task provisionally, until another turned out to have come first."""
+    from syncd import messages
+
     events = []
     for task_id, claim in _lost(node):
         name = _loss(claim)
         if facts.concerning(node, MESSAGE, name):
             continue
-        letter = Letter(
+        letter = messages.Letter(
             f"The replica has the claim of another agent before yours of {claim.at}. What you "
             "have written since then is kept as a branch.",
             f"Task {task_id} is another's",
@@ -190,6 +200,8 @@ def notices(
 
 
 def _unread(node: Node, message_id: str) -> bool:
-    return bool(facts.concerning(node, MESSAGE, message_id)) and (
-        messages.find(node, message_id).acknowledged is None
-    )
+    if not facts.concerning(node, MESSAGE, message_id):
+        return False
+    from syncd import messages
+
+    return messages.find(node, message_id).acknowledged is None

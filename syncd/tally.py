@@ -17,8 +17,9 @@ import orjson
 from syncd import agents, clock, tenure
 from syncd.agents import GOES_ON, KEPT_MS, WARNING, Agent, View
 from syncd.errors import StoreError
+from syncd.facts import Fact
 from syncd.node import Node
-from syncd.presence import CRASHED, MINUTE_MS, Sign, minutes_ms
+from syncd.presence import CRASHED, MINUTE_MS, about, minutes_ms
 
 # The name in the device's own state.
 _NAME = "tally"
@@ -28,6 +29,7 @@ _FEW, _MANY = 32, 2_000
 # Clocks are set right now and then: one day less is forgotten than could be.
 _MARGIN_MS = 24 * 60 * MINUTE_MS
 _NOTHING, _AGE, _ALWAYS = 0, 1, 2
+_Row = tuple[Any, ...]
 
 
 class Tally(NamedTuple):
@@ -75,7 +77,8 @@ def read(node: Node) -> Tally:
         changed = _changed(node, kept.seq)
         counts = _counts(node, kept, changed)
         rows = node.store.rows("at_work", (_text(changed),)) if changed else []
-        found = agents.judged(view, [*rows, *_worth_a_look(view, changed)])
+        looked_at, stand_ins = _worth_a_look(view, changed)
+        found = [*agents.judged(view, [*rows, *looked_at]), *agents.by_age(view, stand_ins)]
         return Tally(*counts, found, _lost(node, kept, changed))
 
 
@@ -105,24 +108,24 @@ def _keep(view: View) -> None:
         _, checkpoints, tasks, _ = store.row("counts_here") or (0, 0, 0, 0)
         lost, names = tenure.tasks_lost(view.node), None
         store.change("clear_working")
-        view = view.knowing_all()
     else:
         changed = _changed(view.node, kept.seq)
         checkpoints, tasks = _counts(view.node, kept, changed)
         lost, names = _lost(view.node, kept, changed), _text(changed)
     store.change("know_tasks", (names,))
-    for row in store.rows("at_work", (names,)):
-        store.change("put_working", (*row, _look(view, row)))
+    rows = store.rows("at_work", (names,))
+    histories = view.histories([about(task, agent, device) for device, agent, task, *_ in rows])
+    for row, history in zip(rows, histories, strict=True):
+        store.change("put_working", (*row, _look(row, history)))
     edge = _forgotten_ms(view) - _MARGIN_MS
     store.change("forget_working", (edge << clock.COUNTER_BITS,))
     now = [head, checkpoints, tasks, lost, sorted(view.own), edge]  # as _Kept
     store.change("put_state", (_NAME, orjson.dumps(now).decode()))
 
 
-def _look(view: View, row: tuple[Any, ...]) -> int:
+def _look(row: tuple[Any, ...], history: list[Fact]) -> int:
     """Whether the time of a checkpoint tells what is to be expected of who wrote it."""
-    device_id, agent_id, task_id, kind, hlc = row
-    history = view.history(Sign(device_id, agent_id, task_id, kind, "", 0))
+    device_id, hlc = row[0], row[4]
     if not history:
         return _AGE
     last = history[-1]
@@ -157,15 +160,18 @@ def _lost(node: Node, kept: _Kept, changed: list[str]) -> list[str]:
     return sorted({*kept.lost, *again} - (set(changed) - set(again)))
 
 
-def _worth_a_look(view: View, changed: Iterable[str]) -> list[tuple[Any, ...]]:
-    """Rows of the tally, as the query `at_work` gives them."""
+def _worth_a_look(view: View, changed: Iterable[str]) -> tuple[list[_Row], list[_Row]]:
+    """Rows of the tally, as the query `at_work` gives them: whom to look at, and of each agent
+    where it was heard of last, if nothing else is known of it."""
     now = max(view.now, view.as_of - view.skew)
-    missed_ms = int(now - minutes_ms(view.node, CRASHED)) + 1
-    beats = view.node.store.rows("sign_keys")
-    tasks = {task for _, _, task in beats if task}
-    general = [(device, agent) for device, agent, task in beats if not task]
-    places = (missed_ms << clock.COUNTER_BITS, _text(changed), _text(tasks), _text(general))
-    return view.node.store.rows("worth_a_look", places)
+    missed_ms = int(now - min(minutes_ms(view.node, CRASHED), KEPT_MS)) + 1
+    beats, again = view.node.store.rows("sign_keys"), set(changed)
+    on_tasks = {task for _, _, task in beats if task}
+    general = {(device, agent) for device, agent, task in beats if not task}
+    places = (missed_ms << clock.COUNTER_BITS, *map(_text, (again | on_tasks, on_tasks, general)))
+    rows = view.node.store.rows("worth_a_look", places)
+    looked_at = [row[:5] for row in rows if not row[5] and row[2] not in again]
+    return looked_at, [row[:5] for row in rows if row[5] and row[:2] not in general]
 
 
 def _text(names: Iterable[Any]) -> str:

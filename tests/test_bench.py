@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from bench.daemon import ALONE, AWAY, Daemons, Idle
 from bench.disk import CALM_IN_A_ROW, wait_until_calm
 from bench.figures import Figures, compared, percentile, ratio, summary
 from bench.files import Files
-from bench.growth import LINES, Fill, Growth
+from bench.growth import AGENTS, LINES, SHORT, TASKS, Fill, Growth, filled, operations
 from bench.handoff import HandOffs
 from bench.hooks import AtOnce, Replayed
 from bench.measure import Operation, interleaved, repeated, turn
@@ -26,6 +27,8 @@ from bench.sync import Sync
 from bench.transfer import COPY, COPY_PLAIN, FETCH, PULL, PULL_CROWDED, PUSH, PUSH_CROWDED, Transfer
 from bench.verdict import Verdict, verdicts
 from bench.writers import Waits, Write, during
+from syncd import CheckpointService
+from syncd.status import status
 
 ROOT = Path(__file__).parents[1]
 
@@ -159,6 +162,22 @@ def test_a_busy_machine_does_not_turn_a_slow_create_into_a_pass() -> None:
     assert busy.local
     assert busy.local.comparisons[0].to_langgraph(lines.CREATE) < 1.2
     assert words(busy)["create p50 at 1.5 KB to LangGraph put"] == "NOT MEASURED"
+
+
+def test_as_many_agents_are_at_work_in_the_short_history_as_in_the_long_one(tmp_path: Path) -> None:
+    at_work = [_at_work(tmp_path / str(entries), entries) for entries in (SHORT, 6 * SHORT)]
+    assert at_work == [AGENTS, AGENTS]
+
+
+def _at_work(home: Path, entries: int) -> int:
+    """Once every task that is written to was."""
+    filled(home, small(), entries)
+    with closing(CheckpointService(home=home)) as service:
+        _, everywhere, *_ = operations(service, small(), "home")
+        with service.node.store.transaction():
+            for task in everywhere.prepare(TASKS):
+                everywhere.run(task)
+        return int(status(service.node)["agents"]["active"])
 
 
 def test_growth_beside_busy_programs_is_not_judged() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -143,6 +144,49 @@ def test_a_commit_that_takes_the_disk_a_second_is_sent_too(team: Team, ann: Mach
             pytest.skip(f"SLOW DISKS ARE NOT TESTED: {done.stderr}")
         assert done.returncode == 0, done.stderr
         until(lambda: in_replica(team) == 2, 15)
+
+
+# --- with nothing to do ---------------------------------------------------------------------------
+
+
+def test_it_gets_past_what_it_has_sent_itself_before_it_rests(team: Team, ann: Machine) -> None:
+    """Nobody has news for it, and it does not ask by the clock either."""
+    with daemon_of(ann, SYNCD_DAEMON_POLL_SECONDS="3600") as a:
+        a.online()
+        ann.create()
+        until(lambda: sent(ann))
+        until(lambda: ann.sql("SELECT MAX(cloud_seq) FROM batches") == [(1,)])
+
+
+def test_one_with_nothing_to_do_writes_nothing_however_often_it_asks(
+    team: Team, ann: Machine, bob: Machine
+) -> None:
+    often = {"SYNCD_DAEMON_POLL_SECONDS": "1", "SYNCD_LIVENESS_WARNING_MINUTES": "0.5"}
+    with online(ann, bob, **often):
+        arrives(ann.create("t", "--status", "waiting"), bob)
+        arrives(bob.create("u", "--status", "waiting"), ann)
+        until(lambda: all(_unchanged(team, machine) for machine in (ann, bob)), 60)
+
+
+def _unchanged(team: Team, machine: Machine) -> bool:
+    """Whether it has asked the replica some times without leaving anything on the disk."""
+    before = _on_disk(machine.home)
+    for _ in range(3):
+        last = _asked(team, machine)
+        until(lambda known=last: _asked(team, machine) != known)  # type: ignore[misc]
+    return _on_disk(machine.home) == before
+
+
+def _on_disk(home: Path) -> dict[str, tuple[int, int]]:
+    """Whoever reads the database writes into its -shm, in memory."""
+    files = (file for file in home.rglob("*") if file.is_file() and file.suffix != ".db-shm")
+    return {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
+
+
+def _asked(team: Team, machine: Machine) -> list[tuple[object, ...]]:
+    """When it did so last."""
+    user = conninfo_to_dict(dsn_of(machine))["user"]
+    return team.sql("SELECT query_start FROM pg_stat_activity WHERE usename = %s", user)
 
 
 # --- without the replica --------------------------------------------------------------------------

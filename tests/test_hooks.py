@@ -382,6 +382,28 @@ def test_what_was_recorded_of_a_file_stays_while_others_change(host: Host) -> No
     assert len(found["workspace"]["files"]) == 2
 
 
+def test_where_more_files_were_touched_than_a_checkpoint_names_it_says_so(host: Host) -> None:
+    names = [f"src/billing/file {number}.py" for number in range(201)]
+    host.used("apply_patch", {"command": "\n".join(f"*** Add File: {name}" for name in names)})
+    host.event("Stop")
+    assert latest(host.home)["metrics"]["files_modified"] == names[1:]
+    assert _says_more(host)
+    another = Host(host.repo, host.home, "another")
+    another.used("Write", {"file_path": names[7]})
+    another.event("Stop")
+    assert _says_more(host)
+    git(host.repo, "commit", "--allow-empty", "-qm", "all of it")
+    third = Host(host.repo, host.home, "third")
+    third.used("Write", {"file_path": names[7]})
+    third.event("Stop")
+    assert latest(host.home)["metrics"]["files_modified"] == [names[7]]
+    assert not _says_more(host)
+
+
+def _says_more(host: Host) -> bool:
+    return "More files were touched" in str(latest(host.home)["recovery"])
+
+
 def test_files_outside_the_repository_and_generated_ones_are_not_recorded(
     host: Host, tmp_path: Path
 ) -> None:

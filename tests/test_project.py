@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import syncd
+from syncd import CheckpointService
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "syncd"
@@ -248,6 +249,24 @@ def test_the_light_start_imports_nothing_heavy(start: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+# What only who writes needs, or who speaks to a terminal.
+UNNEEDED = ("logging", "difflib", "textwrap", "syncd.redaction", "syncd.messages")
+
+
+def test_status_loads_nothing_that_it_does_not_need(service: CheckpointService, home: Path) -> None:
+    service.create_checkpoint("t", "ann")
+    program = f"""
+import sys
+from syncd.cli import main
+sys.argv = ["syncd", "--home", {str(home)!r}, "status", "--json"]
+try:
+    main()
+except SystemExit as ended:
+    print([ended.code, *(n for n in {(*HEAVY, *UNNEEDED)!r} if n in sys.modules)])
+"""
+    assert ran(sys.executable, "-c", program, cwd=home).splitlines()[-1] == "[0]"
 
 
 def test_the_package_offers_every_name_that_it_lists() -> None:

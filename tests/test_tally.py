@@ -243,3 +243,40 @@ def test_what_is_long_over_is_not_looked_at_again(node: Node) -> None:
     presence.ended(node, "ann")
     made_anew(node)
     assert tally.read(node).agents == []
+
+
+def test_an_agent_whose_newest_task_is_done_is_judged_by_the_one_before(history: History) -> None:
+    history.write("before", "ann", 0)
+    history.now += MINUTE
+    history.write("newest", "ann", 0)
+    made_anew(history.node)
+    history.finalize("newest", "ann", 0)
+    assert status(history.node)["agents"]["active"] == 1
+    tallies.assert_it_is_true(history.node)
+
+
+def test_it_asks_the_database_no_more_often_for_many_agents_than_for_one(node: Node) -> None:
+    """Nor for many that wrote since it was kept."""
+    few = asked_by_status(node)
+    service = CheckpointService(node=node)
+    for number in range(40):
+        service.create_checkpoint(f"task {number}", f"agent {number}")
+    made_anew(node)
+    assert asked_by_status(node) == few
+    assert status(node)["agents"]["active"] == 40
+    service.create_checkpoint("task 0", "ann")
+    one = asked_by_status(node)
+    for agent in ("bea", "cas"):
+        service.create_checkpoint(f"of {agent}", agent)
+    assert asked_by_status(node) == one
+    assert status(node)["agents"]["active"] == 42
+
+
+def asked_by_status(node: Node) -> int:
+    """Once the tally is as it is kept."""
+    status(node)
+    statements: list[str] = []
+    node.store.connection.set_trace_callback(statements.append)
+    status(node)
+    node.store.connection.set_trace_callback(None)
+    return len(statements)

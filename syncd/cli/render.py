@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TextIO
@@ -28,6 +27,8 @@ def wrapped(text: str, *, indent: str = "", err: bool = False) -> str:
     columns = width(sys.stderr if err else sys.stdout)
     if columns is None:
         return text
+    import textwrap
+
     return "\n".join(
         textwrap.fill(
             line, max(columns, 20), subsequent_indent=indent, break_long_words=False,

@@ -38,6 +38,9 @@ PUSH, PULL, REPORT, NEWS, PRESENCE = "push", "pull", "report", "news", "presence
 LOOK, LOOK_AGAIN, HEARD = "look", "look again", "heard"
 HURRY, RELOAD, REOPEN = "hurry", "reload", "reopen"
 _REPORT_SECONDS = 2.0
+# What was sent is numbered among the entries of others, and the cursor goes past it with the next
+# pull: once nothing more is sent, not in the midst of writing, nor out of a long silence.
+_CATCH_UP_SECONDS = 2.0
 _NEVER = float("inf")
 # A commit is seen in the file before SQLite shows it to others: it is synced to disk in between.
 # A busy disk can take seconds for that, and says nothing when it is done.
@@ -78,7 +81,7 @@ class Exchanger(threading.Thread):
         self._replica: Replica | None = None
         self._engine: Engine | None = None
         self._version: object = None
-        self._report_at = self._announce_at = self._look_at = _NEVER
+        self._report_at = self._announce_at = self._look_at = self._catch_up_at = _NEVER
         self._signs = Signs(node)
         self._looks = 0
         self._stop_by = _NEVER
@@ -147,14 +150,14 @@ class Exchanger(threading.Thread):
         """When it goes on by itself, by the steady clock."""
         if self.breaker.blocks:
             return self.breaker.retry_at
-        return min(self._tell_at(), self._look_at)
+        return min(self._tell_at(), self._look_at, self._catch_up_at)
 
     def _due(self) -> set[str]:
         now = time.monotonic()
         if self.breaker.blocks:
             return {PUSH, PULL} if now >= self.breaker.retry_at else set()
-        due = {REPORT} if now >= self._tell_at() else set()
-        return due | {LOOK_AGAIN} if now >= self._look_at else due
+        times = ((REPORT, self._tell_at()), (LOOK_AGAIN, self._look_at), (PULL, self._catch_up_at))
+        return {what for what, at in times if now >= at}
 
     def _tell_at(self) -> float:
         return min(self._report_at, self._announce_at, self._signs.due)
@@ -286,9 +289,11 @@ class Exchanger(threading.Thread):
             self._announce_later(engine)
             engine.exchange.note(sent, 0)
             logs.info("pushed", entries=sent, ms=_ms(began))
+            self._catch_up_at = time.monotonic() + _CATCH_UP_SECONDS
         return sent
 
     def _pull(self, engine: Engine) -> int:
+        self._catch_up_at = _NEVER
         before, self.disk_problem = self.disk_problem, disk.problem(self._node)
         if self.disk_problem:
             if not before:  # news may come often, and a full disk is no place for long logs
@@ -368,6 +373,7 @@ class Exchanger(threading.Thread):
 
     def _hang_up(self) -> None:
         replica, self._replica, self._engine = self._replica, None, None
+        self._catch_up_at = _NEVER  # whoever connects pulls
         self._signs = Signs(self._node)
         if replica is not None:
             with suppress(Exception):

@@ -23,7 +23,9 @@ _KINDS = {
 }  # fmt: skip
 
 REQUEST, ITEM, ERROR, COMMAND = 2_000, 300, 500, 200
-_TODOS, _FILES = 100, 100
+_TODOS = 100
+# So many files a checkpoint names. One more is known of, so that it can tell that there were more.
+FILES = 200
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+?)\s*$", re.M)
 
@@ -104,7 +106,7 @@ def used(document: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
         return said
     # A sub-agent has a list of its own, which is not that of the session.
     listed = {} if said["agent"] else _todos(tool, given, answer)
-    return {**said, "files": [*_files(tool, given)][:_FILES], **listed}
+    return {**said, "files": [*_files(tool, given)][: FILES + 1], **listed}
 
 
 def tested(given: Mapping[str, Any], answer: Any, *, failed: bool) -> dict[str, Any]:

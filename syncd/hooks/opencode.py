@@ -13,6 +13,7 @@ from syncd.hooks.events import (
     COMPACT,
     END,
     ERROR,
+    FILES,
     REQUEST,
     START,
     STOP,
@@ -96,7 +97,7 @@ def _used(given: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]
         said["error"] = f"exit code {code}: {text(args.get('command'), 200)}"
     elif tool in _EDITS:
         named = patched(args.get("patchText") or args.get("patch"))
-        said["files"] = list(filter(None, [path(args.get("filePath")), *named]))[:100]
+        said["files"] = list(filter(None, [path(args.get("filePath")), *named]))[: FILES + 1]
     return said
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from syncd import clock, workspace
 from syncd.checkpoint import Checkpoint
 from syncd.hooks import transcript
+from syncd.hooks.events import FILES
 from syncd.hooks.journal import Journal
 from syncd.hooks.session import DOING, DONE, Session, folded
 from syncd.hooks.transcript import Usage
@@ -24,8 +25,9 @@ from syncd.service import CheckpointService
 from syncd.triggers import Circumstances, action, thresholds
 from syncd.vocabulary import CheckpointReason, ExecutionPhase, HandoffTrigger
 
-_COMPLETED, _PENDING, _FILES = 200, 100, 200
+_COMPLETED, _PENDING = 200, 100
 _MORE = "(more than is recorded here: see the checkpoints before this one)"
+_MORE_FILES = f"More files were touched than the {FILES} named here: git shows them."
 # What only those say who know the work.
 _SAID = ("blocked", "escalated", "complete", "failed")
 _OVER = (ExecutionPhase.HANDOFF, ExecutionPhase.COMPLETE)
@@ -62,7 +64,7 @@ def save(node: Node, journal: Journal, moment: Moment, *, ended: bool = False) -
 
 def _written(node: Node, journal: Journal, session: Session, moment: Moment) -> str:
     usage = _usage(session, moment)
-    seen = workspace.capture(moment.folder, session.files) if moment.folder else None
+    seen = workspace.capture(moment.folder, session.files[-FILES:]) if moment.folder else None
     said = digest(session, moment, seen, usage)
     if said == session.written.digest:
         return ""
@@ -128,14 +130,14 @@ def composed(
     """Pure. `before` is the body of the task's newest checkpoint, or nothing."""
     context = {**before.get("context_summary", {})}
     kept = context.get("state", {})
-    listed = _listed(kept)
+    listed, (files, more) = _listed(kept), _files(session, seen, before)
     context["state"] = {**kept, "session": _session(session, usage, listed)}
     document = {
         "metadata": _metadata(session, moment, before.get("metadata", {})),
         "execution_state": _state(session, moment, before.get("execution_state", {}), listed),
         "context_summary": context,
-        "metrics": _metrics(session, usage, seen, before),
-        "recovery": {"resume_instructions": _last_words(session)},
+        "metrics": _metrics(session, usage, files, before),
+        "recovery": {"resume_instructions": _last_words(session, more)},
     }
     if checked := _verification(session, before):
         document["verification"] = checked
@@ -228,18 +230,28 @@ def _words(item: Any) -> str:
     return str(item.get("step", "")) if isinstance(item, dict) else str(item)
 
 
+def _files(
+    session: Session, seen: Mapping[str, Any] | None, before: Mapping[str, Any]
+) -> tuple[list[str], bool]:
+    """Those touched since the last commit, and whether there were more."""
+    if (before.get("workspace") or {}).get("head") != (seen or {}).get("head"):
+        before = {}
+    known = before.get("metrics", {}).get("files_modified", [])
+    named = list(dict.fromkeys([*session.files[-FILES:], *known]))
+    told = _MORE_FILES in before.get("recovery", {}).get("resume_instructions", "")
+    return named[:FILES], told or max(len(session.files), len(named)) > FILES
+
+
 def _metrics(
-    session: Session, usage: Usage, seen: Mapping[str, Any] | None, before: Mapping[str, Any]
+    session: Session, usage: Usage, files: list[str], before: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What is counted is counted since the checkpoint before of this session."""
     last, known = session.written, before.get("metrics", {})
-    same = (before.get("workspace") or {}).get("head") == (seen or {}).get("head")
-    files = [*session.files, *(known.get("files_modified", []) if same else [])]
     tokens = usage.total - (last.tokens or session.baseline)
     found = {
         "tokens_consumed": max(tokens, 0),
         "tools_invoked": max(session.tools - last.tools, 0),
-        "files_modified": list(dict.fromkeys(files))[:_FILES],
+        "files_modified": files,
         "tests_status": _counts(session.tests) or known.get("tests_status"),
         "duration_seconds": max(session.ended_ms - (last.at_ms or session.began_ms), 0) / 1000,
         "error_count": session.errors,
@@ -269,11 +281,11 @@ def _verification(session: Session, before: Mapping[str, Any]) -> dict[str, Any]
     return {**known, "results": [*others[-9:], ran]}
 
 
-def _last_words(session: Session) -> str:
+def _last_words(session: Session, more_files: bool) -> str:
     asked = session.requests[-1] if session.requests else ""
     last = f"The user's last request: {asked}" if asked not in ("", session.mission) else ""
     stopped = f"The host stopped: {session.refused}" if session.refused else ""
-    return "\n".join(filter(None, (last, stopped)))
+    return "\n".join(filter(None, (last, stopped, _MORE_FILES if more_files else "")))
 
 
 def _judge(document: dict[str, Any], session: Session, node: Node) -> None:

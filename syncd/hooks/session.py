@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-_REQUESTS, _FILES = 20, 200
+from syncd.hooks.events import FILES
+
+_REQUESTS = 20
 _WORDS = 4
 # What stands in every line, and says nothing of the work.
 _FRAME = {"t", "k", "head", "source", "baseline"}
@@ -81,7 +83,7 @@ def folded(lines: Sequence[Mapping[str, Any]], task: str = "") -> Session:
         requests=_unique(_texts(own, "ask"))[-_REQUESTS:],
         asked_ms=max((line["t"] for line in own if line.get("ask") and line.get("t")), default=0),
         todos=_todos(own),
-        files=_unique(name for line in since for name in _list(line.get("files")))[-_FILES:],
+        files=_unique(name for line in since for name in _list(line.get("files")))[-FILES - 1 :],
         tests=_tests(since),
         tools=sum(1 for line in lines if line.get("tool")),
         subagents=sum(1 for line in lines if line.get("subagent")),
