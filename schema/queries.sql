@@ -147,7 +147,7 @@ ORDER BY seq
 -- Those about several things.
 SELECT entry_id, entity_id, op, device_id, actor, at, effective_hlc, seq, meta
 FROM json_each(?2) n CROSS JOIN log
-WHERE entity <> 'checkpoint' AND entity = ?1 AND entity_id = n.value
+WHERE entity <> 'checkpoint' AND entity = CAST(?1 AS TEXT) AND entity_id = n.value
   AND (refused IS NULL OR body <> x'')
 ORDER BY seq
 
