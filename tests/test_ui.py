@@ -169,6 +169,7 @@ def test_a_thread_that_was_deleted_is_none_and_one_with_checkpoints_too_shows_bo
 ) -> None:
     with closing(CheckpointService(home=home)) as service:
         service.create_checkpoint(name, "ann")
+        time.sleep(0.002)  # a time that is shown has milliseconds
         showcase.thread(service.node, name, 3)
         assert threads.counted_all(service.node)[name] == tuple(
             threads.counted(service.node, name).values()
