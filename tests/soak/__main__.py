@@ -14,6 +14,8 @@ from soak.play import Failure, Played
 from soak.schedule import FAULTS, OPERATIONS, plan
 from soak.shrink import shortest
 
+_SEEDS_PER_LINE = 100
+
 
 def main() -> int:
     asked = _arguments()
@@ -21,8 +23,7 @@ def main() -> int:
     tally = _Tally()
     for played in _played(asked):
         tally.add(played)
-        if sys.stderr.isatty():
-            print(f"\r{tally.seeds} seeds", end="", file=sys.stderr)
+        _show_progress(tally.seeds)
         if played.failure is not None:
             _tell(played, played.failure, asked)
             if tally.failed == asked.most:
@@ -60,6 +61,14 @@ def _played(asked: argparse.Namespace) -> Iterator[Played]:
 
 
 # --- telling --------------------------------------------------------------------------------------
+
+
+def _show_progress(seeds: int) -> None:
+    """Ten thousand take hours: a log of them has a line now and then."""
+    if sys.stderr.isatty():
+        print(f"\r{seeds} seeds", end="", file=sys.stderr)
+    elif seeds % _SEEDS_PER_LINE == 0:
+        print(f"{seeds} seeds", file=sys.stderr, flush=True)
 
 
 class _Tally:
