@@ -568,8 +568,9 @@ BEGIN
     ), before AS MATERIALIZED (
       SELECT c.id, c.task_id, c.agent_id, c.agent_type, c.iteration, c.tokens, c.hlc, c.parent_id,
         syncd.seconds(c.checkpoint_data) AS seconds
-      FROM syncd.checkpoints c
-      WHERE c.organization_id = organization AND c.id = ANY (ids)
+      FROM (SELECT DISTINCT unnest(ids) AS id) AS t CROSS JOIN LATERAL (
+        SELECT * FROM syncd.checkpoints c WHERE c.organization_id = organization
+          AND c.id BETWEEN t.id AND t.id ORDER BY c.id OFFSET 0) c
     ), after AS (
       INSERT INTO syncd.checkpoints AS c
       SELECT organization, r.entity_id, f.task_id, r.meta ->> 'agent', r.meta ->> 'agent_type',
@@ -627,8 +628,10 @@ BEGIN
       ARRAY(SELECT b.parent_id FROM before b UNION ALL SELECT a.parent_id FROM after a)
     INTO contested, parents;
   ELSE
-    parents := ARRAY(SELECT c.parent_id FROM syncd.checkpoints c
-                     WHERE c.organization_id = organization AND c.id = ANY (ids));
+    parents := ARRAY(
+      SELECT c.parent_id FROM unnest(ids) AS t(id) CROSS JOIN LATERAL (
+        SELECT * FROM syncd.checkpoints c WHERE c.organization_id = organization
+          AND c.id BETWEEN t.id AND t.id ORDER BY c.id OFFSET 0) c);
   END IF;
 
   -- Of most kinds there is nothing to choose. Of the others there is no conflict, and was none,
@@ -700,8 +703,10 @@ BEGIN
   parents := array_remove(parents, '');
   moved := array_remove(moved, '');
   SELECT array_agg(DISTINCT f.parent_id) INTO forked FROM (
-    SELECT c.parent_id FROM syncd.checkpoints c
-    WHERE c.organization_id = organization AND c.parent_id = ANY (parents || moved)
+    SELECT c.parent_id FROM (SELECT DISTINCT unnest(parents || moved) AS id) AS p
+    CROSS JOIN LATERAL (
+      SELECT * FROM syncd.checkpoints c WHERE c.organization_id = organization
+        AND c.parent_id BETWEEN p.id AND p.id ORDER BY c.parent_id OFFSET 0) c
     GROUP BY c.task_id, c.parent_id HAVING min(c.device_id::text) <> max(c.device_id::text)) f;
   IF forked IS NULL AND changed IS NULL THEN
     RETURN;
@@ -709,8 +714,9 @@ BEGIN
   DELETE FROM syncd.conflicts c
   WHERE c.organization_id = organization AND c.kind = 'fork' AND c.entity = 'checkpoint'
     AND c.entity_id = ANY (changed || ARRAY(
-      SELECT k.id FROM syncd.checkpoints k
-      WHERE k.organization_id = organization AND k.parent_id = ANY (forked || moved)));
+      SELECT k.id FROM unnest(forked || moved) AS p(id) CROSS JOIN LATERAL (
+        SELECT * FROM syncd.checkpoints k WHERE k.organization_id = organization
+          AND k.parent_id BETWEEN p.id AND p.id ORDER BY k.parent_id OFFSET 0) k));
   IF forked IS NULL THEN
     RETURN;
   END IF;
@@ -727,12 +733,13 @@ BEGIN
       min(b.device_id::text) OVER branch <> max(b.device_id::text) OVER branch AS forked
     FROM (
       SELECT ch.id, ch.parent_id, ch.task_id, ch.device_id, ch.hlc, f.entry_id AS first_entry, f.at
-      FROM syncd.checkpoints ch
+      FROM unnest(forked) AS p(id) CROSS JOIN LATERAL (
+        SELECT * FROM syncd.checkpoints ch WHERE ch.organization_id = organization
+          AND ch.parent_id BETWEEN p.id AND p.id ORDER BY ch.parent_id OFFSET 0) ch
       JOIN LATERAL (
         SELECT l.entry_id, l.at FROM syncd.versions(organization, ARRAY['checkpoint'], ARRAY[ch.id]) l
         ORDER BY l.op = 'create' DESC, l.entry_id::text = l.entity_id DESC, l.effective_hlc,
           l.entry_id LIMIT 1) f ON true
-      WHERE ch.organization_id = organization AND ch.parent_id = ANY (forked)
     ) b
     WINDOW branch AS (PARTITION BY b.task_id, b.parent_id),
       newest AS (PARTITION BY b.task_id, b.parent_id ORDER BY b.hlc DESC, b.id COLLATE "C" DESC)
@@ -797,17 +804,26 @@ BEGIN
 END $$;
 
 -- Why a purge is refused, or NULL: a hold keeps every body that is here or may still come.
--- `bodiless` come with it, and have none.
+-- `bodiless` come with it, and have none. The log is asked for single entries, and only of a task
+-- that is held: as one join, the organization's whole log would be read for every purge.
 CREATE FUNCTION syncd.held(organization uuid, meta jsonb, bodiless uuid[]) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT 'its task is on legal hold' FROM syncd.tasks t
-  WHERE t.organization_id = organization AND t.id = meta ->> 'task_id'
-    AND t.retention = 'legal_hold' AND EXISTS (
-      SELECT FROM unnest(syncd.named(meta)) AS n(id)
-      WHERE n.id <> ALL (bodiless) AND NOT EXISTS (
-        SELECT FROM syncd.log l WHERE l.organization_id = organization AND l.entry_id = n.id
-          AND l.refused IS NULL AND l.body IS NULL))
-$$;
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM syncd.tasks t WHERE t.organization_id = organization
+                   AND t.id = meta ->> 'task_id' AND t.retention = 'legal_hold') THEN
+    RETURN NULL;
+  END IF;
+  IF EXISTS (
+      SELECT FROM unnest(syncd.named(meta)) AS n(id) LEFT JOIN LATERAL (
+        SELECT true AS is_gone FROM syncd.log l WHERE l.organization_id = organization
+          AND l.entry_id BETWEEN n.id AND n.id AND l.refused IS NULL AND l.body IS NULL
+        ORDER BY l.entry_id OFFSET 0) l ON true
+      WHERE n.id <> ALL (bodiless) AND l.is_gone IS NULL) THEN
+    RETURN 'its task is on legal hold';
+  END IF;
+  RETURN NULL;
+END $$;
 
 -- Note how much has come in today, and how much was purged.
 CREATE FUNCTION syncd.grow(organization uuid, entries bigint, bytes bigint, purged bigint)
@@ -821,41 +837,53 @@ $$;
 
 -- Take the bodies away that the purges of a batch name, and those of its entries that purges have
 -- named before. All devices come to the same: of several purges the first by id is named.
+-- `places` keeps each statement from reading the whole log.
 CREATE FUNCTION syncd.purge(organization uuid, device uuid, first_seq bigint, size integer,
                             stamp uuid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off AS $$
 DECLARE
+  places bigint[];
   gone text[];
   freed bigint;
 BEGIN
   INSERT INTO syncd.awaited
   SELECT organization, n.id, l.entry_id, l.meta::jsonb ->> 'task_id'
-  FROM syncd.log l CROSS JOIN LATERAL unnest(syncd.named(l.meta::jsonb)) AS n(id)
-  WHERE l.organization_id = organization AND l.device_id = device
-    AND l.device_seq BETWEEN first_seq AND first_seq + size - 1 AND l.batch = stamp
-    AND l.entity = 'purge' AND l.refused IS NULL
+  FROM (
+    SELECT * FROM syncd.log l WHERE l.organization_id = organization AND l.device_id = device
+      AND l.device_seq BETWEEN first_seq AND first_seq + size - 1 AND l.batch = stamp
+      AND l.entity = 'purge' AND l.refused IS NULL ORDER BY l.device_seq OFFSET 0) AS l
+  CROSS JOIN LATERAL unnest(syncd.named(l.meta::jsonb)) AS n(id)
   ON CONFLICT DO NOTHING;
-  WITH due AS (
-    DELETE FROM syncd.awaited a USING syncd.log l
-    WHERE a.organization_id = organization AND l.organization_id = organization
-      AND l.entry_id = a.entry_id AND l.refused IS NULL
+  places := ARRAY(
+    SELECT l.cloud_seq
+    FROM (SELECT DISTINCT a.entry_id FROM syncd.awaited a
+          WHERE a.organization_id = organization) AS a
+    CROSS JOIN LATERAL (
+      SELECT l.cloud_seq FROM syncd.log l WHERE l.organization_id = organization
+        AND l.entry_id BETWEEN a.entry_id AND a.entry_id AND l.refused IS NULL
+      ORDER BY l.entry_id OFFSET 0) AS l);
+  IF places = '{}' THEN
+    RETURN;
+  END IF;
+  WITH here AS MATERIALIZED (
+    SELECT l.entry_id, octet_length(l.body) AS bytes FROM syncd.log l
+    WHERE l.organization_id = organization AND l.cloud_seq = ANY (places)
+  ), due AS (
+    DELETE FROM syncd.awaited a
+    WHERE a.organization_id = organization AND a.entry_id IN (SELECT h.entry_id FROM here h)
     RETURNING a.entry_id, a.task_id, a.purge_id
-  ), sizes AS MATERIALIZED (
-    SELECT d.entry_id, octet_length(l.body) AS bytes
-    FROM (SELECT DISTINCT due.entry_id FROM due) d
-    JOIN syncd.log l ON l.organization_id = organization AND l.entry_id = d.entry_id
-      AND l.refused IS NULL
   ), purged AS (
     UPDATE syncd.log l SET body = NULL, purged_by = least(l.purged_by, d.purge_id)
     FROM (SELECT due.entry_id, due.task_id, min(due.purge_id::text)::uuid AS purge_id
           FROM due GROUP BY 1, 2) d
-    WHERE l.organization_id = organization AND l.entry_id = d.entry_id AND l.refused IS NULL
-      AND l.entity = 'checkpoint' AND l.meta::jsonb ->> 'task_id' = d.task_id
+    WHERE l.organization_id = organization AND l.cloud_seq = ANY (places)
+      AND l.entry_id = d.entry_id AND l.entity = 'checkpoint'
+      AND l.meta::jsonb ->> 'task_id' = d.task_id
     RETURNING l.entry_id, l.entity_id
   )
-  SELECT array_agg(DISTINCT p.entity_id), coalesce(sum(s.bytes), 0) INTO gone, freed
-  FROM purged p JOIN sizes s USING (entry_id);
+  SELECT array_agg(DISTINCT p.entity_id), coalesce(sum(h.bytes), 0) INTO gone, freed
+  FROM purged p JOIN here h USING (entry_id);
   IF gone IS NOT NULL THEN
     PERFORM syncd.grow(organization, 0, 0, freed);
     PERFORM syncd.settle(organization, array_fill('checkpoint'::text, ARRAY[cardinality(gone)]),
@@ -1039,8 +1067,8 @@ DECLARE
   touched_ids text[];
 BEGIN
   IF defects IS NULL AND 'purge' = ANY (entities) AND EXISTS (
-      SELECT FROM unnest(entities, metas) AS i(entity, meta)
-      WHERE i.entity = 'purge' AND syncd.held(organization, i.meta::jsonb,
+      SELECT FROM unnest(entities, metas, given_up) AS i(entity, meta, given_up)
+      WHERE i.entity = 'purge' AND i.given_up IS NULL AND syncd.held(organization, i.meta::jsonb,
         ARRAY(SELECT b.id FROM unnest(entry_ids, bodies) AS b(id, body) WHERE b.body IS NULL))
         IS NOT NULL) THEN
     RAISE EXCEPTION 'a task is on hold' USING ERRCODE = 'data_exception';

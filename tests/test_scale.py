@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from counts import full
 from postgres import Session
-from replicas import Cloud, Person, cloud
+from replicas import Cloud, Person, cloud, cloud_on
 
 from scale import document, estimate, fleet, page
 from scale.author import PER_TASK, UPDATES, Author, templates
@@ -21,6 +21,7 @@ from scale.settings import AT_ONCE, FEW, MAIN, Fleet, Phase, crowd
 from scale.settings import fleet as usual
 from scale.verdict import verdicts
 from syncd.entry import Entry
+from syncd.replica.device import Verdict
 
 __all__ = ["cloud"]
 
@@ -146,29 +147,51 @@ def test_a_login_is_found_without_reading_all_of_its_organization(cloud: Cloud) 
     assert Reads(cloud, person, "logins_pkey").during(lambda: person.push(entry)) < 10
 
 
+LOG_INDEXES = ("log_pkey", "log_by_device", "log_by_entry", "log_by_entity")
+CHECKPOINT_INDEXES = (
+    "checkpoints_pkey", "checkpoints_by_parent", "checkpoints_by_task", "checkpoints_by_agent",
+    "checkpoints_by_time",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["15", "18"])
 def test_a_session_that_began_with_an_empty_log_does_not_read_the_whole_of_it_later(
-    cloud: Cloud,
+    version: str, postgres: Session
 ) -> None:
     """What it has planned then stays in use: nothing has told the planner otherwise."""
+    with cloud_on(postgres.shared(version)) as cloud:
+        person = cloud.person()
+        other = cloud.person(person.organization_id)
+        writer = person.writer
+        first = writer.create()
+
+        def work(*entries: Entry) -> None:
+            last = person.push(*entries)[-1]
+            person.replica.pull(writer.device_id, last.cloud_seq, last.batch, 0)
+
+        def pair() -> tuple[Entry, Entry]:
+            made = writer.create(parent=first.entity_id)
+            return made, writer.update(made.entity_id, [made.entry_id], parent=first.entity_id)
+
+        work(first, writer.update(first.entity_id, [first.entry_id]))
+        for _ in range(6):  # a plan is made for good after five
+            work(*pair())
+        other.push(*(other.writer.create() for _ in range(900)))
+        entries = pair()
+        reads = Reads(cloud, person, *LOG_INDEXES, *CHECKPOINT_INDEXES)
+        assert reads.during(lambda: work(*entries)) < 200
+
+
+def test_a_hold_is_found_without_reading_the_whole_log(cloud: Cloud) -> None:
     person = cloud.person()
-    other = cloud.person(person.organization_id)
     writer = person.writer
-    first = writer.create()
-
-    def work(*entries: Entry) -> None:
-        last = person.push(*entries)[-1]
-        person.replica.pull(writer.device_id, last.cloud_seq, last.batch, 0)
-
-    work(first, writer.update(first.entity_id, [first.entry_id]))
-    for _ in range(6):  # a plan is made for good after five
-        again = writer.create()
-        work(again, writer.update(again.entity_id, [again.entry_id]))
-    other.push(*(other.writer.create() for _ in range(900)))
-    again = writer.create()
-    entries = again, writer.update(again.entity_id, [again.entry_id])
-    indexes = ("log_pkey", "log_by_device", "log_by_entry", "log_by_entity")
-    reads = Reads(cloud, person, *indexes).during(lambda: work(*entries))
-    assert reads < 50
+    made = [writer.create() for _ in range(900)]
+    person.push(*made, writer.describe_task("task", retention="legal_hold"))
+    purge = writer.purge([made[0].entry_id])
+    found: list[Verdict] = []
+    reads = Reads(cloud, person, *LOG_INDEXES).during(lambda: found.extend(person.push(purge)))
+    assert found[0].reason == "its task is on legal hold"
+    assert reads < 100
 
 
 # --- on paper -------------------------------------------------------------------------------------
