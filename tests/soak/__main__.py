@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -125,4 +126,6 @@ def _tell(played: Played, failure: Failure, asked: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    # So that a run that is ended takes its processes along.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

@@ -60,8 +60,12 @@ def together(seeds: range, jobs: int) -> Iterator[Played]:
 
 
 def _work(seeds: range, results: Any) -> None:
+    boss = multiprocessing.parent_process()
     try:
         for played in alone(plan(seed) for seed in seeds):
+            if boss is None or not boss.is_alive():  # killed: nobody wants to know any more
+                results.cancel_join_thread()
+                return
             results.put(played)
         results.put(None)
     except BaseException:
