@@ -52,7 +52,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--devices", type=int, default=1_000)
     parser.add_argument("--organizations", type=int, default=20)
     parser.add_argument("--seconds", type=int, default=60, help="of the main load")
-    parser.add_argument("--rate", type=int, default=6_000, help="entries a second, in total")
+    parser.add_argument("--rate", type=int, default=5_400, help="entries a second that are offered")
     parser.add_argument("--batch", type=int, default=50, help="entries of one push")
     parser.add_argument("--crowd", type=int, default=200, help="devices of one organization")
     parser.add_argument("--history", type=int, default=1_000_000, help="of the longest device")
