@@ -6,6 +6,7 @@ import os
 import shutil
 from contextlib import ExitStack, closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from bench.disk import connection, raw_commit
@@ -43,7 +44,8 @@ def measured(folder: Path, sizes: tuple[int, ...], samples: int, tell: Tell) -> 
     tell(f"{samples:,} samples of each operation on {len(sizes)} histories")
     body = small()
     with ExitStack() as opened:
-        control = opened.enter_context(closing(connection(folder / "control.db")))
+        beside = Path(opened.enter_context(TemporaryDirectory(dir=folder)))
+        control = opened.enter_context(closing(connection(beside / "control.db")))
         compared = [raw_commit(control, TASK, body.body, CONTROL)]
         for size, home in homes.items():
             service = opened.enter_context(closing(CheckpointService(home=home)))

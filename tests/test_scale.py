@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from counts import full
 from postgres import Session
 from replicas import Cloud, Person, cloud, cloud_on
 
-from scale import document, estimate, fleet, page
+from scale import document, estimate, fleet, histories, page
 from scale.author import PER_TASK, UPDATES, Author, templates
 from scale.check import Row, compared
 from scale.devices import Copy, Sent
@@ -192,6 +193,14 @@ def test_a_hold_is_found_without_reading_the_whole_log(cloud: Cloud) -> None:
     reads = Reads(cloud, person, *LOG_INDEXES).during(lambda: found.extend(person.push(purge)))
     assert found[0].reason == "its task is on legal hold"
     assert reads < 100
+
+
+def test_a_long_history_that_was_kept_is_measured_again(tmp_path: Path) -> None:
+    told: list[str] = []
+    for _ in range(2):
+        found = histories.measured(tmp_path, (100,), 2, told.append)
+        assert found.sizes == (100,)
+    assert told.count("a history of 100 entries") == 1
 
 
 # --- on paper -------------------------------------------------------------------------------------
