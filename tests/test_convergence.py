@@ -27,7 +27,7 @@ from syncd.replica import device as replica_device
 
 __all__ = ["cloud"]
 
-HISTORIES = full(8, 500)
+HISTORIES = full(4, 500)
 MOST_DEVICES = 5
 HOUR = 3_600_000
 SKEWS = (0, 0, 3 * HOUR, -3 * HOUR, 10 * 365 * 24 * HOUR)

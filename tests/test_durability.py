@@ -271,7 +271,7 @@ def test_everything_acknowledged_survives_the_loss_of_power(story: Story, memory
     words = story.words()
     moved = [e for e in story.events[words[0] : words[40]] if e.path == "context.db"]
     assert moved, "SQLite never moved its log while writing: this run proves little"
-    count, variants = full((25, 1), (1_000, 8))
+    count, variants = full((15, 1), (1_000, 8))
     found = {}
     for when, home, said in crashes(story, {*words, *story.moments(count)}, variants, memory):
         if problems := damage(home, said):

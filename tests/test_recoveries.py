@@ -26,7 +26,7 @@ from syncd.node import Node
 from syncd.recovery import Wish
 
 cloud = devices.cloud
-CASES, GROUP = full(40, 1_000), 20
+CASES, GROUP = full(20, 1_000), 20
 NOBODY = "host=127.0.0.1 port=1 dbname=none user=nobody connect_timeout=1"
 HEADER = ("entry_id", "device_id", "device_seq", "entity_id", "op", "hlc", "actor", "at", "meta",
           "hash", "previous", "chain")  # fmt: skip

@@ -440,7 +440,7 @@ class World:
 ACTIONS = ("edit", "touch", "checkout", "rename", "delete", "clone", "copy", "undo", "build")
 
 
-@pytest.mark.parametrize("seed", range(full(20, 200)))
+@pytest.mark.parametrize("seed", range(full(10, 200)))
 def test_a_stale_checkpoint_is_told_exactly(
     service: CheckpointService, tmp_path: Path, seed: int
 ) -> None:

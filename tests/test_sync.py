@@ -611,7 +611,7 @@ def test_a_checkpoint_that_was_moved_before_it_was_sent_branches_where_it_is(cre
 
 def test_fifty_writers_do_not_wait_for_a_long_pull(crew: Team) -> None:
     one, two = crew.device(), crew.device()
-    write(two, full(5_000, 50_000), "long")
+    write(two, full(3_000, 50_000), "long")
     two.sync()
     with writers(one.home, 5, 10, 0.2) as told:
         began = time.monotonic()
