@@ -66,12 +66,24 @@ class Row(NamedTuple):
     body_size: int
 
 
+class _Log(NamedTuple):
+    """One machine's log as it was found, and what follows from it."""
+
+    found: list[tuple[Any, ...]]
+    entry_ids: set[str]
+    chains: set[bytes]
+    claims: list[Row]
+    winners: dict[str, str]
+    known: frozenset[Any]
+
+
 class Watcher:
     """Looks at what has changed."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self._versions: dict[Machine, tuple[Any, int]] = {}
+        self._logs: dict[Machine, _Log] = {}
         self._sound: set[tuple[Any, ...]] = set()
         self._chained: dict[bytes, tuple[Any, ...]] = {}
         self._seen: dict[frozenset[Any], tuple[Any, str]] = {}
@@ -100,9 +112,10 @@ class Watcher:
         if self._calls == self.world.calls:
             return
         self._calls = self.world.calls
-        if ground.last() == len(self._replica):
+        new = ground.log(len(self._replica))
+        if not new:
             return
-        self._replica += ground.log(len(self._replica))
+        self._replica += new
         numbers = [row[0] for row in self._replica]
         if numbers != list(range(1, len(numbers) + 1)):
             raise BrokenError(CONTIGUOUS, f"the replica has given out {_gaps(numbers)}")
@@ -115,18 +128,43 @@ class Watcher:
         if self._versions.get(machine) == seen:
             return
         self._versions[machine] = seen
-        rows = [self._row(machine, *found) for found in machine.rows(_CHANGING)]
-        self._look_at_acknowledged(machine, rows)
-        self._look_at_chains(machine, rows)
-        self._look_at_cursor(machine, rows)
-        self._look_at_holders(machine, rows)
-        self._look_at_heads(machine, rows)
-        self._look_at_views(machine, rows)
-
-    def _look_at_acknowledged(self, machine: Machine, rows: list[Row]) -> None:
-        here = {row.entry_id for row in rows}
-        if gone := machine.told.keys() - here:
+        log = self._log(machine)
+        if gone := machine.told.keys() - log.entry_ids:
             raise BrokenError(DURABLE, f"{machine.home.name} has lost {sorted(gone)}")
+        cursor = self._cursor(machine)
+        self._look_at_cursor(machine, log, cursor)
+        self._look_at_holders(machine, log, cursor)
+        views = [machine.rows(text) for text in _VIEWS]
+        self._look_at_heads(machine, log, views[0])
+        self._look_at_views(machine, log, views)
+
+    def _log(self, machine: Machine) -> _Log:
+        """What follows from a log alone is worked out when it has changed: most of what a daemon
+        writes is where it stands."""
+        found = machine.rows(_CHANGING)
+        log = self._logs.get(machine)
+        if log is None or log.found != found:
+            rows = [self._row(machine, *each) for each in found]
+            self._look_at_chains(machine, rows)
+            log = self._logs[machine] = self._read(found, rows)
+        return log
+
+    def _read(self, found: list[tuple[Any, ...]], rows: list[Row]) -> _Log:
+        versions: dict[str, list[Row]] = {}
+        for row in rows:
+            if row.entity == "checkpoint" and row.refused is None:
+                versions.setdefault(row.entity_id, []).append(row)
+        return _Log(
+            found,
+            {row.entry_id for row in rows},
+            {row.chain for row in rows},
+            [row for row in rows if row.entity == "lease"],
+            {name: self._winner(each) for name, each in versions.items()},
+            frozenset(
+                (row.chain, row.cloud_seq, row.effective_hlc, row.refused, row.purged)
+                for row in rows
+            ),
+        )
 
     def _row(self, machine: Machine, seq: int, chain: bytes, *changing: Any) -> Row:
         if chain not in self._chained:
@@ -159,11 +197,9 @@ class Watcher:
                     f" ({row.entry_id}) does not follow the one before",
                 )
 
-    def _look_at_cursor(self, machine: Machine, rows: list[Row]) -> None:
+    def _look_at_cursor(self, machine: Machine, log: _Log, cursor: int) -> None:
         """All that the replica has up to the cursor is here."""
-        cursor = self._cursor(machine)
-        here = {row.chain for row in rows}
-        lacking = [row[0] for row in self._replica[:cursor] if row[5] not in here]
+        lacking = [row[0] for row in self._replica[:cursor] if row[5] not in log.chains]
         if lacking and not self._is_quarantined(machine, lacking):
             raise BrokenError(
                 CONTIGUOUS,
@@ -185,16 +221,14 @@ class Watcher:
 
     # --- who holds what ---------------------------------------------------------------------------
 
-    def _look_at_holders(self, machine: Machine, rows: list[Row]) -> None:
+    def _look_at_holders(self, machine: Machine, log: _Log, cursor: int) -> None:
         """Who has all that the replica had before a claim knows whether it came first; unless the
         replica was restored since."""
-        claims = [row for row in rows if row.entity == "lease"]
-        for row in claims:
+        for row in log.claims:
             if row.op == "release":
                 self.world.released(*self._based_on(row))
         with self.world.acting(machine):
-            cursor = self._cursor(machine)
-            for task in {row.entity_id for row in claims}:
+            for task in {row.entity_id for row in log.claims}:
                 for claim in tenure.standing(machine.node, task):
                     numbered = self._replica[claim.fence - 1 : claim.fence] if claim.fence else []
                     if cursor >= claim.fence and [row[2] for row in numbered] == [claim.entry_id]:
@@ -203,14 +237,13 @@ class Watcher:
 
     # --- which version counts ---------------------------------------------------------------------
 
-    def _look_at_heads(self, machine: Machine, rows: list[Row]) -> None:
-        versions: dict[str, list[Row]] = {}
-        for row in rows:
-            if row.entity == "checkpoint" and row.refused is None:
-                versions.setdefault(row.entity_id, []).append(row)
-        ruled = {name: self._winner(found) for name, found in versions.items()}
-        text = "SELECT c.id, l.entry_id FROM checkpoints c JOIN log l ON l.seq = c.seq"
-        viewed = dict(machine.rows(text))
+    def _look_at_heads(
+        self, machine: Machine, log: _Log, checkpoints: list[tuple[Any, ...]]
+    ) -> None:
+        ruled = log.winners
+        viewed = {row[0]: row[1] for row in checkpoints}
+        if ruled == viewed:
+            return
         for name in ruled.keys() | viewed.keys():
             if ruled.get(name) != viewed.get(name):
                 raise BrokenError(
@@ -235,13 +268,9 @@ class Watcher:
             self._bases[row.entry_id] = orjson.loads(row.bases)
         return self._bases[row.entry_id]
 
-    def _look_at_views(self, machine: Machine, rows: list[Row]) -> None:
+    def _look_at_views(self, machine: Machine, log: _Log, views: list[Any]) -> None:
         """Whoever has the same entries in the same places has the same views."""
-        known = frozenset(
-            (row.chain, row.cloud_seq, row.effective_hlc, row.refused, row.purged) for row in rows
-        )
-        views = [machine.rows(text) for text in _VIEWS]
-        before, whose = self._seen.setdefault(known, (views, machine.home.name))
+        before, whose = self._seen.setdefault(log.known, (views, machine.home.name))
         for mine, theirs in zip(views, before, strict=True):
             if mine != theirs:
                 differ = set(mine) ^ set(theirs)

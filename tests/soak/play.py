@@ -118,24 +118,20 @@ class _Game:
                 machine.tick()
             self._look_for_surprises()
             self.watcher.look()
-            if all(self._rests(machine) for machine in self.world.machines):
+            last = self.world.ground.last()
+            if all(self._rests(machine, last) for machine in self.world.machines):
                 return
         told = "; ".join(
             f"{m.home.name}: {m.exchange.pending_count()} to send, at {m.exchange.cursor()[0]},"
             f" {m.exchanger.cloud.last_error}"
             for m in self.world.machines
         )
-        raise BrokenError(
-            CONVERGE, f"after {_ROUNDS} minutes the replica is at {self._last()}; {told}"
-        )
+        raise BrokenError(CONVERGE, f"after {_ROUNDS} minutes the replica is at {last}; {told}")
 
-    def _last(self) -> int:
-        return self.world.ground.last()
-
-    def _rests(self, machine: Machine) -> bool:
+    def _rests(self, machine: Machine, last: int) -> bool:
         with self.world.acting(machine):
             exchange = machine.exchange
-            return not exchange.pending_count() and exchange.cursor()[0] == self._last()
+            return not exchange.pending_count() and exchange.cursor()[0] == last
 
     def _recover(self) -> None:
         """What the replica and the machine that wrote it have both lost, others have: they may
