@@ -49,6 +49,9 @@ run: $(RUN_STAMP)
 	@echo; echo "Now: syncd run"
 	@exec $(BIN)/syncd run
 
+# The tests start hundreds of processes: each would compile what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 4 --dist worksteal
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -64,6 +65,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("plain"):
                 item.add_marker(pytest.mark.skip(reason="looks at plain bodies"))
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: nobody need look through it for garbage again and again."""
+    gc.freeze()
 
 
 def _between(items: list[pytest.Item]) -> list[pytest.Item]:

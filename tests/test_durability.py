@@ -100,7 +100,7 @@ def can_write_at_once(home: Path) -> str:
 
 def test_everything_acknowledged_survives_kill_9(home: Path) -> None:
     first = apart(can_write_at_once, home)  # to make a home takes longer than most of them live
-    acknowledged = apart(killed, [home] * full(100, 1_000), 0.06)
+    acknowledged = apart(killed, [home] * full(60, 1_000), 0.06)
     said = [revision for revisions in acknowledged for revision in revisions]
     assert len(said) > len(acknowledged) // 2, (
         "hardly anything was written: this run proves nothing"
@@ -115,7 +115,7 @@ def test_everything_acknowledged_survives_kill_9(home: Path) -> None:
 def test_a_kill_during_first_use_leaves_a_home_that_the_next_start_completes(
     tmp_path: Path,
 ) -> None:
-    homes = [tmp_path / f"home {number}" for number in range(full(50, 1_000))]
+    homes = [tmp_path / f"home {number}" for number in range(full(30, 1_000))]
     for home, said in zip(homes, apart(killed, homes, 0.03), strict=True):
         service = CheckpointService(home=home)
         made = service.create_checkpoint("task", "agent")
@@ -271,7 +271,7 @@ def test_everything_acknowledged_survives_the_loss_of_power(story: Story, memory
     words = story.words()
     moved = [e for e in story.events[words[0] : words[40]] if e.path == "context.db"]
     assert moved, "SQLite never moved its log while writing: this run proves little"
-    count, variants = full((15, 1), (1_000, 8))
+    count, variants = full((8, 1), (1_000, 8))
     found = {}
     for when, home, said in crashes(story, {*words, *story.moments(count)}, variants, memory):
         if problems := damage(home, said):
@@ -283,7 +283,7 @@ def test_the_key_that_the_database_has_pinned_survives_the_loss_of_power(
     story: Story, memory: Path
 ) -> None:
     foreign = []
-    for when, home, _ in crashes(story, {*story.moments(full(15, 1_000))}, 1, memory):
+    for when, home, _ in crashes(story, {*story.moments(full(8, 1_000))}, 1, memory):
         service = CheckpointService(home=home)
         made = service.create_checkpoint("task", "after the crash")
         final = service.finalize_checkpoint(made.metadata.checkpoint_id)

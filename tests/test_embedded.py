@@ -188,8 +188,8 @@ def test_up_waits_for_the_children_of_a_killed_server(server: Server) -> None:
         os.kill(child, signal.SIGSTOP)
         os.kill(pid(server), signal.SIGKILL)
         late = threading.Timer(1.0, os.kill, (child, signal.SIGCONT))
-        late.start()
         started = time.monotonic()
+        late.start()
         assert embedded.up() == server
         assert time.monotonic() - started > 0.9
         late.join()

@@ -566,7 +566,7 @@ ALL = ("tests/test_tenancy.py", "tests/test_sync.py", "tests/test_healing.py",
 
 
 def test_the_stories_of_sync_and_tenancy_hold_with_sealed_entries_too() -> None:
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     environment = {**os.environ, "SYNCD_TEST_ENCRYPTION": END_TO_END}
     environment.pop("PYTEST_XDIST_WORKER", None)
     done = subprocess.run(

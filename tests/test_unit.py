@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
@@ -454,6 +455,27 @@ def test_systemd_hears_when_the_daemon_is_ready_alive_and_stopping(
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_daemon_to_whom_systemd_does_not_listen_works_and_ends(
+    tmp_path: Path, home: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
+        opened.bind(str(tmp_path / "notify"))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out, suppress(BlockingIOError):
+            out.setblocking(False)
+            while True:
+                out.sendto(b"unread", str(tmp_path / "notify"))
+        process = daemon(home, str(tmp_path / "notify"))
+        try:
+            log = home / "log" / "daemon.log"
+            wait(lambda: log.exists() and '"started"' in log.read_text())
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+            process.wait()
+    assert '"stopped"' in log.read_text()
 
 
 def test_a_daemon_whose_home_is_deleted_ends_and_leaves_no_home(tmp_path: Path, home: Path) -> None:

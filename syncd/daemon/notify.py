@@ -6,6 +6,8 @@ import os
 import socket
 from contextlib import suppress
 
+_PATIENCE_SECONDS = 1.0
+
 
 class Notifier:
     """Silent where nobody listens."""
@@ -36,13 +38,16 @@ class Notifier:
 
     def status(self, text: str) -> None:
         text = " ".join(text.split())
-        if text != self._status:
+        if text != self._status and self._send(f"STATUS={text}"):
             self._status = text
-            self._send(f"STATUS={text}")
 
-    def _send(self, line: str) -> None:
+    def _send(self, line: str) -> bool:
+        """Whether it was sent: a manager that does not listen any more must neither end the service
+        nor hold it up."""
         if not self._address:
-            return
-        # A manager that does not listen any more must not stop the service.
+            return False
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            out.settimeout(_PATIENCE_SECONDS)  # else it waits for room among what nobody reads
             out.sendto(line.encode(), self._address)
+            return True
+        return False
