@@ -174,11 +174,15 @@ class Views:
             self.count(task_id)
         self._execute(self._sql["put_checkpoint"], row)
         now = self._execute(self._sql["branch_of"], (row[0],)).fetchone()
-        if before and before[0] != now[0]:
+        if before is None:  # the entry that created it was refused, or is lost
+            self.note_dates([(now[1], now[3])])
+            self.settle_forks(now[0], [now[1]])
+            return
+        if before[0] != now[0]:
             self._execute(self._sql["forget_tally"])
-        if before and now[3] > before[3]:  # there may be children from before it was dated anew
+        if now[3] > before[3]:  # there may be children from before it was dated anew
             self._distrust_dates()
-        if before and before[:5] != now[:5]:
+        if before[:5] != now[:5]:
             self._execute(self._sql["drop_fork"], (row[0],))
             for task_id, parent in {before[:2], now[:2]}:
                 self.settle_forks(task_id, [parent], left=True)

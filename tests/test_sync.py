@@ -609,6 +609,25 @@ def test_a_checkpoint_that_was_moved_before_it_was_sent_branches_where_it_is(cre
     assert_alike(one, two)
 
 
+def test_a_branch_is_found_though_the_replica_has_refused_the_entry_that_created_it(
+    crew: Team,
+) -> None:
+    one, two, three = crew.device(), crew.device(), crew.device()
+    (root,) = write(one, 1)
+    crew.settle()
+    (leaf,) = write(two, 1)
+    two.sync()
+    three.sync()
+    (child,) = write(one, 1)
+    one.service.update_checkpoint(child, {"execution_state": {"current_focus": "later"}})
+    one.rows("UPDATE log SET body = CAST('{}' AS BLOB) WHERE entry_id = ?", child)
+    assert one.sync().quarantined == 1
+    three.sync()
+    [fork] = conflicts.everything(three.node)
+    assert (fork.kind, fork.entity_id, orjson.loads(fork.bases)) == ("fork", leaf, [root])
+    assert three.problems() == []
+
+
 def test_fifty_writers_do_not_wait_for_a_long_pull(crew: Team) -> None:
     one, two = crew.device(), crew.device()
     write(two, full(3_000, 50_000), "long")
