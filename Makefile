@@ -49,11 +49,11 @@ run: $(RUN_STAMP)
 	@echo; echo "Now: syncd run"
 	@exec $(BIN)/syncd run
 
-# The tests start hundreds of processes: each would compile what it imports anew.
-unexport PYTHONDONTWRITEBYTECODE
+# Hundreds of processes: each would compile what it imports anew.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist worksteal
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+	$(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -63,7 +63,7 @@ lint: $(STAMP)
 check: lint test
 
 proof: $(STAMP)
-	SYNCD_PROOF=1 $(BIN)/python -m pytest -n 4 --dist worksteal
+	SYNCD_PROOF=1 $(PYTEST)
 	$(MAKE) soak SEEDS=1:10000
 
 soak: $(STAMP)

@@ -34,6 +34,9 @@ def _in_memory() -> bool:
 if _in_memory():
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
+# What is imported and collected stays: nobody need look through it for garbage, again and again.
+gc.disable()
+
 pytest_plugins = ["postgres"]
 
 settings.register_profile("sampled", max_examples=100, deadline=None, print_blob=True)
@@ -68,8 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays: nobody need look through it for garbage again and again."""
     gc.freeze()
+    gc.enable()
 
 
 def _between(items: list[pytest.Item]) -> list[pytest.Item]:
