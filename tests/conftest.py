@@ -39,7 +39,7 @@ gc.disable()
 
 pytest_plugins = ["postgres"]
 
-settings.register_profile("sampled", max_examples=100, deadline=None, print_blob=True)
+settings.register_profile("sampled", max_examples=60, deadline=None, print_blob=True)
 settings.register_profile("proof", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("proof" if os.environ.get("SYNCD_PROOF") else "sampled")
 

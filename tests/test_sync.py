@@ -158,7 +158,7 @@ def test_a_clock_that_was_ahead_is_capped_and_forgotten_once_it_is_right(crew: T
 
 # --- poison -------------------------------------------------------------------------------------
 
-CROWD = full(1_000, 10_000)
+CROWD = full(400, 10_000)
 
 
 @pytest.fixture(scope="module")
