@@ -598,7 +598,7 @@ def shown_on(columns: int, *arguments: str, code: int = 0) -> list[str]:
     return re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines()
 
 
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.proof)])
 def test_a_terminal_shows_ids_and_times_on_one_line(columns: int) -> None:
     task = "a-project@some-branch"
     ids = [create(task, "--phase", "implementing", "--pending", "x") for _ in range(12)]

@@ -39,6 +39,7 @@ def test_a_replica_restored_from_an_older_dump_gets_the_rest_again(team: Team) -
     team.agree()
 
 
+@pytest.mark.proof
 def test_a_restored_replica_that_moved_on_before_the_others_came_back(team: Team) -> None:
     ann, bob, cem = team.three()
     first = ann.create()
@@ -114,6 +115,7 @@ def test_a_device_restored_and_written_since_goes_on_under_a_new_id(team: Team) 
     assert said == before
 
 
+@pytest.mark.proof
 def test_a_device_restored_to_before_its_first_exchange(team: Team) -> None:
     ann, bob, _ = team.three()
     first = ann.create()
@@ -125,6 +127,7 @@ def test_a_device_restored_to_before_its_first_exchange(team: Team) -> None:
     team.agree()
 
 
+@pytest.mark.proof
 def test_what_came_back_to_a_restored_device_is_sent_again_to_a_restored_replica(
     team: Team,
 ) -> None:
@@ -142,6 +145,7 @@ def test_what_came_back_to_a_restored_device_is_sent_again_to_a_restored_replica
     team.agree()
 
 
+@pytest.mark.proof
 def test_what_was_sent_without_an_answer_is_sent_again_to_a_restored_replica(team: Team) -> None:
     """The device has heard of it only when it fetched."""
     ann, bob, _ = team.three()
@@ -252,6 +256,7 @@ def test_a_copy_with_a_login_of_its_own_leaves_the_old_id_to_the_original(
     assert device_of(copy) != device_of(ann)
 
 
+@pytest.mark.proof
 def test_what_a_restored_replica_lost_of_a_revoked_login_is_not_written_again_under_a_new_id(
     team: Team,
 ) -> None:
@@ -273,6 +278,7 @@ def test_what_a_restored_replica_lost_of_a_revoked_login_is_not_written_again_un
     team.agree()
 
 
+@pytest.mark.proof
 def test_what_a_restored_replica_lost_stays_under_an_id_that_two_homes_had_before(
     team: Team, tmp_path: Path
 ) -> None:
@@ -319,6 +325,7 @@ def test_what_a_replica_had_refused_it_takes_after_it_was_restored(team: Team) -
         assert machine.sql("SELECT length(body) FROM log WHERE purged IS NOT NULL") == [(0,)]
 
 
+@pytest.mark.proof
 def test_what_was_refused_and_lost_by_its_author_keeps_its_reason(team: Team) -> None:
     """Of it, nobody has more than the header: a restored replica cannot judge it again."""
     ann, bob, _ = team.three()
@@ -724,6 +731,7 @@ def test_what_a_copy_wrote_over_is_set_aside_until_its_author_comes_back(
     team.agree()
 
 
+@pytest.mark.proof
 def test_what_a_copy_wrote_over_comes_back_before_what_took_its_place(
     team: Team, tmp_path: Path
 ) -> None:

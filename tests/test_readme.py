@@ -66,7 +66,7 @@ def test_the_loop_over_a_real_command_works_as_written(tmp_path: Path) -> None:
     assert "implementation-3" in done.stdout
 
 
-@pytest.mark.parametrize("before", ["nothing", "cloud try"])
+@pytest.mark.parametrize("before", [pytest.param("nothing", marks=pytest.mark.proof), "cloud try"])
 def test_two_machines_are_connected_as_written(
     before: str, postgres: Session, tmp_path: Path
 ) -> None:

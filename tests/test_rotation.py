@@ -163,6 +163,7 @@ def test_a_home_that_has_written_nothing_has_nothing_to_continue(team: Team) -> 
     assert len(bob.sql("SELECT * FROM log WHERE entity = 'key'")) == 1
 
 
+@pytest.mark.proof
 def test_a_copy_that_has_written_nothing_yet_continues_what_it_is_a_copy_of(
     team: Team, tmp_path: Path
 ) -> None:
@@ -464,6 +465,7 @@ def test_another_login_before_anything_came_under_the_new_key(team: Team) -> Non
     assert device not in ids
 
 
+@pytest.mark.proof
 def test_a_copy_that_writes_while_the_other_one_fetches(crew: Crew) -> None:
     """What the old key signed here and was not sent parts from what it signed there, at any moment
     of the exchange."""
