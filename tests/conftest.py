@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,9 @@ def _in_memory() -> bool:
 # Before anything else is imported, and for the processes that tests start.
 if _in_memory():
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
+
+# Whoever runs the tests in the background has it ignored, and so would have all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What is imported and collected stays: nobody need look through it for garbage, again and again.
 gc.disable()
