@@ -91,6 +91,17 @@ VALUES (?1, '', NULL, 'default', '', 0, ?2)
 ON CONFLICT (id) DO UPDATE SET created_at = excluded.created_at
   WHERE excluded.created_at < tasks.created_at
 
+-- began --
+-- The oldest entry of a task that is said to have begun at some time: reads the whole log, if it is.
+SELECT MIN(l.effective_hlc)
+FROM tasks t JOIN log l ON iif(json_valid(l.meta), l.meta ->> 'task_id', '') = t.id
+WHERE t.id = ?1 AND t.created_at = ?2
+  AND (l.refused IS NULL OR l.body <> x'' OR l.purged IS NOT NULL)
+
+-- date_task --
+-- A task whose oldest entry has a later date than before.
+UPDATE tasks SET created_at = ?2 WHERE id = ?1
+
 -- count_task --
 -- This device's highest number in a task.
 INSERT INTO numbers (task_id, task_seq) VALUES (?, ?)

@@ -89,6 +89,7 @@ class _Arrival:
         self._touched: dict[tuple[str, str], list[int]] = {}
         self._seen: list[Entry] = []
         self._filled: set[int] = set()
+        self._later: dict[str, int] = {}
         self._views_differ = False
         self.entries: list[Entry] = []
         self._metas: list[dict[str, Any] | None] = []
@@ -150,7 +151,10 @@ class _Arrival:
                 run("forget_tally")
             if place[2] != hlc or entity == LEASE:
                 self._touched.setdefault((entity, entity_id), [])
-                self._views.date(orjson.loads(row.meta)["task_id"], row.effective_hlc)
+                task_id = orjson.loads(row.meta)["task_id"]
+                self._views.date(task_id, row.effective_hlc)
+                if hlc > place[2]:
+                    self._later[task_id] = min(self._later.get(task_id, hlc), place[2])
 
     def _taken_after_all(self, row: Pulled, seq: int) -> bool:
         """An entry that a replica had refused, which was restored since and has taken it. Of
@@ -223,6 +227,8 @@ class _Arrival:
         for (entity, entity_id), beside in self._touched.items():
             self._views.settle(entity, entity_id, beside)
         settle_forks(self._views, [e for e in (*self.entries, *self._seen) if e.refused is None])
+        for task_id, before in self._later.items():
+            self._views.date_anew(task_id, before)
         at = clock.iso(clock.wall_ms())
         for device_id in self._vouching:
             self._exchange.run("add_device", device_id, self._keys[device_id], at)

@@ -138,6 +138,14 @@ class Views:
         if task_id:
             self._execute(self._sql["add_task"], (task_id, clock.iso(clock.milliseconds(hlc))))
 
+    def date_anew(self, task_id: str, before: int) -> None:
+        """An entry has a later date than before, and may have been the task's oldest."""
+        began = clock.iso(clock.milliseconds(before))
+        (hlc,) = self._execute(self._sql["began"], (task_id, began)).fetchone()
+        if hlc is not None:
+            since = clock.iso(clock.milliseconds(hlc))
+            self._execute(self._sql["date_task"], (task_id, since))
+
     # --- from all versions ------------------------------------------------------------------
 
     def settle(self, entity: str, entity_id: str, beside: Iterable[int] = ()) -> None:

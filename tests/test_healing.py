@@ -496,6 +496,32 @@ def test_branches_are_found_though_the_replicas_clock_was_set_back(team: Team) -
         assert machine.json("rebuild")["differences"] == []
 
 
+TWENTY_MINUTES_LATER = (
+    "CREATE OR REPLACE FUNCTION syncd.clock() RETURNS timestamptz LANGUAGE sql STABLE"
+    " AS $$SELECT clock_timestamp() + interval '20 minutes'$$"
+)
+
+
+def test_a_task_is_as_old_as_its_oldest_entry_though_that_was_dated_anew(team: Team) -> None:
+    ann, bob = team.machine(), team.machine()
+    team.settle(ann, bob)
+    dump = team.dumped()
+    ann.skew_ms = 3 * HOUR_MS
+    ann.create()
+    backup = ann.json("backup", "create")
+    team.settle(ann, bob)
+    [(before,)] = bob.sql("SELECT created_at FROM tasks")
+    ann.restored(backup)
+    team.restored(dump)
+    team.sql(TWENTY_MINUTES_LATER)
+    ann.sync()
+    bob.sync()
+    [(after,)] = bob.sql("SELECT created_at FROM tasks")
+    assert after > before
+    for machine in (ann, bob):
+        assert machine.json("rebuild")["differences"] == []
+
+
 def test_branches_are_found_though_their_parent_was_dated_anew_after_a_restore(team: Team) -> None:
     """What a child names has a later date than when the child was written, if neither the replica
     nor its author know what date it had."""
@@ -509,10 +535,7 @@ def test_branches_are_found_though_their_parent_was_dated_anew_after_a_restore(t
     bob.create("t", "--parent", root)
     ann.restored(backup)
     team.restored(dump)
-    team.sql(
-        "CREATE OR REPLACE FUNCTION syncd.clock() RETURNS timestamptz LANGUAGE sql STABLE"
-        " AS $$SELECT clock_timestamp() + interval '20 minutes'$$"
-    )
+    team.sql(TWENTY_MINUTES_LATER)
     ann.sync()
     team.settle(bob, cem)
     ann.create("t", "--parent", root)
