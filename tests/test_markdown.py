@@ -692,8 +692,7 @@ def test_a_large_file_takes_no_longer_than_its_size_explains(text: str) -> None:
     """Ten times the size is given thirty times the time; what is quadratic takes a hundred."""
     for place in ("**Status:** ", "## Progress\n### Completed\n", "## Blockers\n|", "## State\n"):
         small, large = (
-            _seconds(f"{TOP}{place}{text * (n // len(text))}")
-            for n in full((10_000, 100_000), (20_000, 200_000))
+            _seconds(f"{TOP}{place}{text * (n // len(text))}") for n in (20_000, 200_000)
         )
         assert large < 30 * small + 0.5
 
