@@ -684,6 +684,7 @@ def test_whatever_the_bytes_a_file_is_read_and_read_back_or_refused() -> None:
     assert 0.1 < refused / count < 0.9
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "text",
     ["- [x] a\n", "### x\n", "## x\n", "**a:** b\n", "b\n", "|a", "\\|", "|---|\n", '"', '\\"',
