@@ -490,6 +490,10 @@ WHERE c.id IN (SELECT value FROM json_each(?)) AND c.id = f.entry_id AND NOT EXI
   WHERE o.entity = 'checkpoint' AND o.entity_id = c.id AND o.entry_id <> o.entity_id
     AND o.op = 'create')
 
+-- firsts --
+-- The first entries of some checkpoints.
+SELECT first_seq FROM checkpoints WHERE id IN (SELECT value FROM json_each(?))
+
 -- moved --
 -- Where those of some checkpoints stand now that have later versions.
 SELECT task_id, parent_id FROM checkpoints

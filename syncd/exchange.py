@@ -252,7 +252,7 @@ class Exchange:
 def settle_forks(views: Views, entries: Iterable[Entry]) -> None:
     """Look for branches where new checkpoints have become known to the replica."""
     parents: dict[str, set[str]] = {}
-    created = [e for e in entries if e.entity == CHECKPOINT and e.op == CREATE]
+    created = _firsts(views, [entry for entry in entries if entry.entity == CHECKPOINT])
     dated = []
     for entry in created:
         meta = orjson.loads(entry.meta)
@@ -265,6 +265,12 @@ def settle_forks(views: Views, entries: Iterable[Entry]) -> None:
         parents.setdefault(task_id, set()).add(parent)
     for task_id, named in parents.items():
         views.settle_forks(task_id, named)
+
+
+def _firsts(views: Views, entries: list[Entry]) -> list[Entry]:
+    """Those that begin their checkpoint, though the one that created it was refused or lost."""
+    firsts = views.firsts(entry.entity_id for entry in entries if entry.op != CREATE)
+    return [entry for entry in entries if entry.op == CREATE or entry.seq in firsts]
 
 
 def _marks(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> Iterator[tuple[Any, ...]]:

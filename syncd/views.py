@@ -236,6 +236,11 @@ class Views:
     def _distrust_dates(self) -> None:
         self._execute(self._sql["put_state"], (_SET_BACK, "1"))
 
+    def firsts(self, checkpoints: Iterable[str]) -> set[int]:
+        """Where the first entries of some checkpoints are."""
+        names = orjson.dumps(list(checkpoints)).decode()
+        return {seq for (seq,) in self._execute(self._sql["firsts"], (names,))}
+
     def moved(self, checkpoints: Iterable[str]) -> list[tuple[str, str]]:
         """Task and parent of those that have later versions: these may name another parent."""
         names = orjson.dumps(list(checkpoints)).decode()

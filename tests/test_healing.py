@@ -547,6 +547,28 @@ def test_branches_are_found_though_their_parent_was_dated_anew_after_a_restore(t
         assert machine.json("rebuild")["differences"] == []
 
 
+def test_a_branch_whose_first_entry_was_refused_is_found_again_after_a_restore(team: Team) -> None:
+    """What begins it then is a later version, which the restored replica gets again."""
+    ann, bob, cem = team.three()
+    root = ann.create()
+    team.settle(ann, bob)
+    leaf = bob.create("t", "--parent", root)
+    team.settle(bob, cem)
+    dump = team.dumped()
+    child = ann.create("t", "--parent", root)
+    ann.update(child, "later")
+    ann.sql("UPDATE log SET body = CAST('{}' AS BLOB) WHERE entry_id = ?", child)
+    ann.sync()
+    cem.sync()
+    team.restored(dump)
+    cem.sync()
+    ann.sync()
+    cem.sync()
+    [conflict] = cem.json("conflicts", "list")
+    assert (conflict["entity_id"], conflict["bases"]) == (leaf, [root])
+    assert cem.json("rebuild")["differences"] == []
+
+
 # --- a machine was lost ---------------------------------------------------------------------------
 
 
