@@ -22,6 +22,7 @@ from syncd.errors import (
     CheckpointNotFoundError,
     DatabaseCorruptError,
 )
+from syncd.loss import BEGUN_ANEW
 from syncd.purges import holds, leave_out
 from syncd.refusals import translated
 from syncd.sql import (
@@ -105,7 +106,7 @@ def restore(database: Path, folder: Path, name: str, vault: Vault | None = None)
     source = _located(folder, name)
     with closing(_open(source, "ro")) as backup:
         entries, device = _checked(backup, source, vault)
-    ours = _ids_of(database)
+    ours = [] if _is_copy_of_what_is_gone(source, folder, database) else _ids_of(database)
     if ours and device not in ours:
         raise BackupRefusedError(
             f"{source.name} is from another device ({device}, this one is {' or '.join(ours)})",
@@ -222,6 +223,8 @@ def _exchange(database: Path, folder: Path, incoming: Path) -> Path:
     """Swap the contents in one transaction: writers wait, and none of their entries is lost."""
     try:
         with closing(_open(database, "rw")) as live:
+            if not version_of(live):
+                return _replace_damaged(database, folder, incoming)
             live.execute("ATTACH ? AS incoming", (f"{incoming.resolve().as_uri()}?mode=ro",))
             live.execute("BEGIN IMMEDIATE")
             replaced = create(database, folder, keep=0, label=REPLACED).path
@@ -296,6 +299,16 @@ def _ids_of(path: Path) -> list[str]:
             return [row[0] for row in connection.execute(queries()["own_ids"])]
     except sqlite3.Error:
         return []
+
+
+def _is_copy_of_what_is_gone(source: Path, folder: Path, database: Path) -> bool:
+    """This home's own, from before it had to begin anew under another id."""
+    try:
+        with closing(_open(database, "ro")) as connection:
+            begun = connection.execute(queries()["state"], (BEGUN_ANEW,)).fetchone()
+    except sqlite3.Error:
+        return False
+    return begun is not None and source.resolve().parent == folder.resolve()
 
 
 def _located(folder: Path, name: str) -> Path:

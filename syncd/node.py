@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from syncd import clock, config
+from syncd import clock, config, loss
 from syncd.database import patiently, unforked
 from syncd.entry import uuid7
 from syncd.errors import (
@@ -71,6 +71,8 @@ class Node:
         changed it, or a database from before such a change was brought back."""
         pinned = self.store.row("own_key")
         if self._key is None:
+            if pinned and not (self._keys / "signing.pem").exists():
+                loss.tell_of_key(self.home)
             self._key = SigningKey.at(self._keys / "signing.pem")
         if pinned != (self._key.public(),):
             self._key = self._mended_key(self.store)
@@ -102,13 +104,14 @@ class Node:
 
     def _ready_store(self) -> Store:
         self._check_owner()
+        gone = loss.is_gone(self.home)
         if self.database.exists() and not all((self.home / name).is_dir() for name in _FOLDERS):
             self._make_folders()  # whoever tidied up has left us nowhere to work
         store = self._open_store() if self.database.exists() else None
         if store is None or store.schema_version < SQLITE_VERSION or not store.device_id:
             if store is not None:
                 store.close()
-            self._prepare()
+            self._prepare(gone)
             store = self._open_store()
         if any((self._keys / name).exists() for name in _CUT_OFF):
             self._key = self._mended_key(store)
@@ -216,15 +219,15 @@ class Node:
 
     # --- the home ---------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
-        """Make the home, or bring it up to date."""
+    def _prepare(self, gone: bool) -> None:
+        """Make the home, or bring it up to date; `gone` if it has had a database before."""
         try:
             self._make_folders()
             if problem := lock_problem(self.home / "run"):
                 raise HomeError(f"{self.home} is on a file system without locks: {problem}")
             if not self.database.exists():
                 publish_once(self.database, b"")
-            self._migrate()
+            self._migrate(gone)
         except OSError as error:
             raise refused(error, self.home) from None
 
@@ -252,16 +255,16 @@ class Node:
             folder.mkdir(exist_ok=True)
             folder.chmod(0o700)
 
-    def _migrate(self) -> None:
+    def _migrate(self, gone: bool) -> None:
         # Processes that meet in a new home also meet while one switches the file to WAL, or the
         # last one there closes it: SQLite refuses the others at once, however long they would wait.
         with unforked:
             try:
-                patiently(self._bring_up_to_date, self._patience)
+                patiently(partial(self._bring_up_to_date, gone), self._patience)
             except sqlite3.Error as error:
                 raise translated(error) from error
 
-    def _bring_up_to_date(self) -> None:
+    def _bring_up_to_date(self, gone: bool) -> None:
         with closing(sqlite3.connect(self.database, isolation_level=None)) as connection:
             # Heeded by a new file only. A checkpoint of usual size fits twice into 8 KB and once
             # into 4: as fast to write, and a third smaller on disk.
@@ -271,15 +274,21 @@ class Node:
                 raise HomeError("the file system does not support SQLite's write-ahead log")
             before = partial(self.back_up, "before-migration")
             migrate_sqlite(connection, self.home / "run" / "migrate.lock", before)
-            self._introduce(connection)
+            self._introduce(connection, gone)
 
     def back_up(self, label: str = "") -> Backup:
         from syncd import backup
 
         if self._store is not None:
             self._sign_head()
-        keep = self.settings["backup.keep"]
+        # While nobody has decided about a database that is gone, its copies are all there is.
+        keep = 0 if self._store and self._store.row("state", (loss.BEGUN_ANEW,)) else self._keep
         return backup.create(self.database, self.home / "backups", keep, label, self.vault)
+
+    @property
+    def _keep(self) -> int:
+        kept: int = self.settings["backup.keep"]
+        return kept
 
     def _sign_head(self) -> None:
         from syncd.exchange import Exchange
@@ -289,7 +298,7 @@ class Node:
         with suppress(StoreError):
             sign_head(Exchange(self.store), self.key)
 
-    def _introduce(self, connection: sqlite3.Connection) -> None:
+    def _introduce(self, connection: sqlite3.Connection, gone: bool) -> None:
         """Give the device its id and pin its key; the first process to get here decides."""
         sql, now = queries(), clock.wall_ms()
         connection.execute("BEGIN IMMEDIATE")
@@ -300,6 +309,8 @@ class Node:
         connection.execute(sql["set_state"], ("whereabouts", whereabouts(self.home)))
         if not connection.execute(sql["newest"]).fetchone():
             connection.execute(sql["set_state"], ("views", _VIEWS))
+        if gone:
+            connection.execute(sql["set_state"], loss.noted(self.home))
         connection.execute("COMMIT")
 
     # --- ids --------------------------------------------------------------------------------

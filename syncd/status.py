@@ -8,11 +8,12 @@ or a key.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import agents, disk, liveness, mishaps, running, tally
+from syncd import agents, disk, liveness, loss, mishaps, running, tally
 from syncd.errors import SyncdError
 from syncd.node import Node
 
@@ -87,6 +88,7 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
         "pull": pull,
         "conflicts": {"open": conflicts},
         "quarantined": quarantined,
+        "begun_anew": state.get(loss.BEGUN_ANEW) or None,
         "keys_missing": orjson.loads(state.get("keys_missing") or "[]"),
         "agents": agents.counts(found.agents),
         "notices": [*liveness.notices(node, found.agents, found.lost), *_unreadable(node),
@@ -97,7 +99,10 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     needs = _needs(document)
     document["safe_to_close"] = (
-        document["cloud"]["state"] != "unconfigured" and not push["pending"] and not push["refused"]
+        document["cloud"]["state"] != "unconfigured"
+        and not push["pending"]
+        and not push["refused"]
+        and not document["begun_anew"]
     )
     document["verdict"] = ATTENTION if needs else OK
     document["attention"] = [need._asdict() for need in needs]
@@ -209,6 +214,9 @@ def _pull(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str, 
 def _needs(document: dict[str, Any]) -> list[Need]:
     cloud, push, daemon = document["cloud"], document["push"], document["daemon"]
     found = []
+    if since := document["begun_anew"]:
+        remedy = _ways_back(Path(document["home"]), since, cloud["state"] != "unconfigured")
+        found.append(Need(f"the database of this home was gone on {since}", remedy))
     if document["local"]["problems"]:
         found.append(Need("entries are damaged", "`syncd audit verify` names them."))
     full = document["disk"]["free_bytes"] < disk.NOTHING
@@ -250,3 +258,16 @@ def _needs(document: dict[str, Any]) -> list[Need]:
     if cloud["needs_person"]:  # being offline passes by itself; a login that is refused does not
         found.append(Need(cloud["last_error"], cloud["remedy"]))
     return found
+
+
+def _ways_back(home: Path, since: str, replicated: bool) -> str:
+    from syncd import backup
+
+    copies = [
+        copy.name
+        for copy in backup.available(home / "backups")
+        if copy.intact and copy.created_at <= since
+    ]
+    ways = [f"`syncd backup restore {copies[0]}` brings back its newest copy"] if copies else []
+    ways += ["`syncd sync` fetches what the replica has"] if replicated else []
+    return "; ".join([*ways, "`syncd init` goes on without it."])

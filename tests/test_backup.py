@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from machines import SYNCD, Machine, Runner, Team, runner, team
 
 from syncd import CheckpointService, ExecutionState, audit, backup
 from syncd.errors import BackupRefusedError, CheckpointNotFoundError
+
+__all__ = ["runner", "team"]
 
 
 def make(service: CheckpointService, keep: int = 10) -> backup.Backup:
@@ -109,6 +112,85 @@ def test_a_destroyed_database_comes_back_from_its_backup(service: CheckpointServ
     again.create_checkpoint("t", "a", ExecutionState())
     assert audit.verify(again.node.store, again.node.key.public()).entries == 2
     again.close()
+
+
+@pytest.mark.parametrize("left", [None, b""])
+def test_a_database_that_is_gone_is_told_and_comes_back_from_its_backup(
+    runner: Runner, tmp_path: Path, left: bytes | None
+) -> None:
+    machine = Machine(runner, tmp_path / "machine")
+    first = machine.create()
+    made = machine.json("backup", "create")["name"]
+    lose(machine, left)
+    assert "is gone" in machine.ok("task", "list").err
+    told = machine.run("status", "--json")
+    assert told.code == 3
+    [need] = told.json()["attention"]
+    assert "was gone" in need["what"]
+    assert f"`syncd backup restore {made}`" in need["remedy"]
+    machine.create()
+    machine.ok("backup", "restore", made)
+    assert [row[0] for row in machine.sql("SELECT id FROM checkpoints")] == [first]
+    assert machine.json("status")["attention"] == []
+    assert machine.json("audit", "verify")["ok"]
+
+
+def lose(machine: Machine, left: bytes | None) -> None:
+    for file in machine.home.glob("context.db*"):
+        file.unlink()
+    if left is not None:
+        (machine.home / "context.db").write_bytes(left)
+
+
+@pytest.mark.parametrize("left", [None, b""])
+def test_what_is_restored_first_of_all_takes_the_place_of_a_database_that_is_gone(
+    runner: Runner, tmp_path: Path, left: bytes | None
+) -> None:
+    machine = Machine(runner, tmp_path / "machine")
+    first = machine.create()
+    made = machine.json("backup", "create")["name"]
+    lose(machine, left)
+    assert machine.json("backup", "restore", made)["entries"] == 1
+    assert [row[0] for row in machine.sql("SELECT id FROM checkpoints")] == [first]
+
+
+def test_who_goes_on_without_what_is_gone_is_asked_no_more_and_keeps_the_copies(
+    runner: Runner, tmp_path: Path
+) -> None:
+    machine = Machine(runner, tmp_path / "machine", SYNCD_BACKUP_KEEP="1")
+    machine.create()
+    made = machine.json("backup", "create")["name"]
+    lose(machine, None)
+    machine.create()
+    machine.ok("backup", "create")
+    machine.ok("init")
+    assert machine.json("status")["attention"] == []
+    assert made in {copy["name"] for copy in machine.json("backup", "list")}
+    assert machine.json("backup", "restore", made)["only_in_replaced"] == 1
+
+
+def test_two_that_make_a_home_at_once_miss_no_database(tmp_path: Path) -> None:
+    """Each may find what the other has made so far."""
+    command = [SYNCD, "--home", str(tmp_path / "home"), "task", "list"]
+    started = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(6)]
+    assert [process.communicate()[1] for process in started] == [b""] * 6
+
+
+def test_after_a_loss_a_machine_gets_back_what_the_replica_has_and_then_its_backup(
+    team: Team,
+) -> None:
+    ann, bob = team.machine(), team.machine()
+    ann.create()
+    made = ann.json("backup", "create")["name"]
+    ann.create()
+    ann.sync()
+    lose(ann, None)
+    ann.create()
+    assert not ann.run("status", "--json").json()["safe_to_close"]
+    team.settle(ann, bob)
+    ann.ok("backup", "restore", made)
+    team.agree(ann, bob)
+    assert len(ann.entries()) == 3
 
 
 def test_a_backup_taken_under_load_is_intact_and_readable_by_its_owner_only(

@@ -37,7 +37,7 @@ LAYERS = (
     ("sql", "refusals", "embedded", "endorsement", "triggers"),
     ("keychain",),
     ("vault",),
-    ("database", "fold", "bodies"),
+    ("database", "fold", "bodies", "loss"),
     ("leases",),
     ("views",),
     ("purges", "writer"),

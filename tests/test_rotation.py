@@ -642,6 +642,7 @@ def test_a_key_that_was_lost_costs_the_id_and_nothing_else(team: Team) -> None:
     before = device_of(ann)
     (ann.home / "keys" / "signing.pem").unlink()
     ann.create()
+    assert f"the signing key of {ann.home} is gone" in ann.ok("sync").err
     team.agree()
     assert device_of(ann) != before
 
@@ -653,6 +654,7 @@ def test_what_was_not_signed_before_its_key_was_lost_is_no_evidence_until_it_is_
     ann.create()
     (ann.home / "keys" / "signing.pem").unlink()
     ann.create()
+    assert "is gone" in ann.ok("keys", "show").err
     assert "not signed" in ann.fails(1, "audit", "export", "t", "--output", file)["message"]
     assert not Path(file).exists()
     ann.ok("login", team.login("ann", "laptop"))

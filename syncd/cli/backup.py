@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from syncd import backup as backups
+from syncd import loss
 from syncd.cli import render
 from syncd.cli.verb import App, verb
 
@@ -60,6 +61,9 @@ def restore(app: App, name: str) -> None:
     from syncd import sealing
 
     node = app.node
+    if loss.is_gone(node.home):  # what is put in its place has to have one
+        node.store  # noqa: B018 (makes it)
+        node.close()
     done = backups.restore(node.database, node.home / "backups", name, node.vault)
     node.key  # noqa: B018 (the copy may be from before the key was changed)
     sealing.complete(node)  # or from before encryption was turned on

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from syncd import loss
 from syncd.cli import render
 from syncd.cli.verb import App, verb
 
@@ -20,17 +21,20 @@ if TYPE_CHECKING:
 def init(app: App) -> None:
     """Create the home, the device's id and its key.
 
-    The first use of any command does it too.
+    The first use of any command does it too. Where the database was gone and a new one was begun,
+    this says that it may stay so.
     """
     from syncd.seal import fingerprint
 
-    fresh = not app.node.database.exists()
+    fresh, gone = not app.node.database.exists(), loss.is_gone(app.node.home)
     document = {
         "home": str(app.node.home),
         "device_id": app.node.store.device_id,
         "key": fingerprint(app.node.key.public()),
         "created": fresh,
     }
+    if app.node.store.row("state", (loss.BEGUN_ANEW,)) and not gone:
+        app.node.store.change("put_state", (loss.BEGUN_ANEW, ""))
     word = "Created" if fresh else "Ready:"
     app.emit(document, f"{word} {app.node.home}\nDevice {document['device_id']}")
 
