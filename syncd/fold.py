@@ -77,6 +77,16 @@ def opened(row: Sequence[Any]) -> VersionRow:
     return VersionRow._make((*row, orjson.loads(row[8])))
 
 
+def versions(rows: Iterable[Sequence[Any]]) -> list[VersionRow]:
+    """With the meta opened. Of an entry that was refused under one device id and taken under
+    another, what counts is the latter, as everybody else has no more."""
+    found = [opened(row) for row in rows]
+    if len(found) == 1:
+        return found
+    taken = {row.entry_id for row in found if row.fence}
+    return [row for row in found if row.fence or row.entry_id not in taken]
+
+
 def _version(row: VersionRow) -> Version:
     bases = orjson.loads(row.bases)
     final = row.op == FINALIZE

@@ -196,7 +196,7 @@ def _mend_views(store: Store, task_id: str, damage: Damage) -> Iterator[dict[str
         shown = store.row("checkpoint", (checkpoint_id,))
         if broken & {row[0] for row in rows} or _incomplete(shown, rows):
             continue
-        opened = [fold.opened(row) for row in rows]
+        opened = fold.versions(rows)
         if shown and shown[:VIEW_COLUMNS] == checkpoint_row(opened, fold.current(opened)):
             continue
         _fold_again(store, opened)

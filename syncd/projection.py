@@ -114,7 +114,7 @@ def _build_expected(connection: sqlite3.Connection) -> None:
     branches: list[tuple[tuple[str, str], fold.Branch]] = []
     versions = connection.execute(queries()["versions"])
     for (entity, entity_id), group in groupby(versions, key=lambda row: (row[3], row[4])):
-        rows = [fold.opened(row) for row in group]
+        rows = fold.versions(group)
         tasks.meet(rows)
         current = fold.current(rows)
         _add(connection, "conflicts", fold.version_conflicts(rows))

@@ -61,7 +61,7 @@ def tasks_lost(node: Node, among: Iterable[str] | None = None) -> list[str]:
 
 
 def _rows(node: Node, task_id: str) -> list[fold.VersionRow]:
-    return [fold.opened(row) for row in node.store.rows("versions_of", (task_id, LEASE))]
+    return fold.versions(node.store.rows("versions_of", (task_id, LEASE)))
 
 
 def take(

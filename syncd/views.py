@@ -201,7 +201,7 @@ class Views:
         found = self._execute(self._sql["versions_of"], (entity_id, entity)).fetchall()
         for seq in beside:
             found += self._execute(self._sql["version_at"], (seq,)).fetchall()
-        return [fold.opened(row) for row in sorted(set(found))]
+        return fold.versions(sorted(set(found)))
 
     def settle_forks(self, task_id: str, parents: Iterable[str], *, left: bool = False) -> None:
         """Branches under some parents of a task, as far as the replica has them; `left` if one

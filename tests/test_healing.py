@@ -256,6 +256,24 @@ def test_a_copy_with_a_login_of_its_own_leaves_the_old_id_to_the_original(
     assert device_of(copy) != device_of(ann)
 
 
+def test_what_a_copy_with_another_login_has_sent_first_is_seen_by_its_author_as_by_all_others(
+    team: Team, tmp_path: Path
+) -> None:
+    ann, bob = team.machine(), team.machine()
+    second = bob.json("device", "add", "second")["dsn"]
+    ann.sync()
+    ann.create()
+    copy = ann.copied_to(tmp_path / "copy")
+    copy.environment["SYNCD_CLOUD_DSN"] = second
+    copy.sync()
+    told = ann.run("sync")
+    assert (told.code, ann.json("sync")["quarantined"]) == (0, 1), told
+    bob.sync()
+    who = "SELECT c.id, c.device_id, l.entry_id FROM checkpoints c JOIN log l ON l.seq = c.seq"
+    assert ann.sql(who) == bob.sql(who) == copy.sql(who)
+    assert ann.json("rebuild")["differences"] == []
+
+
 @pytest.mark.proof
 def test_what_a_restored_replica_lost_of_a_revoked_login_is_not_written_again_under_a_new_id(
     team: Team,

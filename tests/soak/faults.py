@@ -34,15 +34,19 @@ _TRIES = 4
 
 
 class _Home(NamedTuple):
-    """The entries of a home by their device, and which devices it has been."""
+    """The entries of a home by their device, which devices it has been, and of which entries it
+    does not know that the replica has had them."""
 
     entries: dict[str, str]
     own: set[str]
+    untold: set[str]
 
     @classmethod
     def of(cls, connection: sqlite3.Connection) -> _Home:
         entries = dict(connection.execute("SELECT entry_id, device_id FROM log"))
-        return cls(entries, {row[0] for row in connection.execute(queries()["own_ids"])})
+        own = {row[0] for row in connection.execute(queries()["own_ids"])}
+        untold = connection.execute("SELECT entry_id FROM log WHERE batch IS NULL")
+        return cls(entries, own, {row[0] for row in untold})
 
 
 def _orphaned(homes: list[_Home], at_replica: set[str]) -> bool:
@@ -228,7 +232,7 @@ class Faults:
         homes = [_Home.of(machine.inspector) for machine in self.world.machines]
         kept, purges = self.world.ground.kept()
         waiting = any(machine.revoked for machine in self.world.machines)
-        if waiting or purges or _orphaned(homes, kept):
+        if waiting or purges or _orphaned(homes, kept) or self._owned_twice(homes, kept):
             if purges:
                 self.world.ground.back_up()
             if tries:
@@ -240,6 +244,17 @@ class Faults:
             machine.wire.lose()
             machine.unplug()
         self.world.ground.restore()
+
+    def _owned_twice(self, homes: list[_Home], kept: set[str]) -> bool:
+        """Whether copies of a home with a login each would send the same again, and one of them as
+        something that the replica never had: it refuses whichever comes second."""
+        logins: dict[str, set[str]] = {}
+        for machine, home in zip(self.world.machines, homes, strict=True):
+            for entry, device in home.entries.items():
+                if device in home.own and entry not in kept:
+                    logins.setdefault(entry, set()).add(machine.login.dsn)
+        untold = set[str]().union(*(home.untold for home in homes))
+        return any(len(each) > 1 and entry in untold for entry, each in logins.items())
 
     # --- people -----------------------------------------------------------------------------------
 
