@@ -14,6 +14,7 @@ from syncd.errors import (
     CheckpointCorruptionError,
     CheckpointNotFoundError,
     DiskRefusedError,
+    ErasedError,
     FinalizedError,
     PurgedError,
     ReadOnlyError,
@@ -22,7 +23,7 @@ from syncd.errors import (
     ViewDamagedError,
 )
 from syncd.leases import FOREVER
-from syncd.purges import recalled
+from syncd.purges import Erased, erased, recalled
 from syncd.seal import SEALED, digest, flaw, header_intact
 from syncd.vault import Vault
 from syncd.views import CheckpointRow, checkpoint_columns
@@ -101,12 +102,29 @@ class Store(Writer):
         row = record.row
         if row.final:
             raise FinalizedError(f"checkpoint {row.id} is finalized ({row.status})")
+        self.refuse_erased(row.id)
         revision = record.entry.entry_id
         if base is not None and base != revision:
             raise StaleBaseError(
                 f"checkpoint {row.id} is at revision {revision}, the change is based on {base}"
             )
         return record
+
+    def refuse_erased(self, checkpoint_id: str) -> None:
+        """Raise if somebody has asked to erase a checkpoint: a new version of it would stay."""
+        if found := erased(self.rows, checkpoint_id):
+            last = found[-1]
+            raise ErasedError(
+                f"checkpoint {checkpoint_id} was erased on {last.at} by {last.actor}, which takes "
+                "effect on each machine as it learns of it",
+                f"{ErasedError.remedy} If content of it is still here after a sync, "
+                f"`syncd erase {checkpoint_id}` again takes it away.",
+            )
+
+    def erasure_waiting(self, record: Record) -> Erased | None:
+        """Who has asked to erase what was read, as long as that has not taken effect."""
+        found = erased(self.rows, record.row.id) if record.purge is None else []
+        return next((v for v in found if v.entry_id == record.entry.entry_id), None)
 
     def missing_keys(self, met: Iterable[str] = (), without: Iterable[str] = ()) -> list[str]:
         """The keys that entries here are sealed with and that have not been brought here. Called

@@ -364,6 +364,8 @@ def _emit_written(app: App, result: Checkpoint) -> None:
 
 def _emit(app: App, record: Record) -> None:
     document = record.document()
+    if erasure := app.node.store.erasure_waiting(record):
+        document["erase_waiting"] = {"at": erasure.at, "actor": erasure.actor}
     app.emit(document, lambda: render.checkpoint(document))
 
 
