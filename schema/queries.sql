@@ -281,6 +281,18 @@ WHERE c.id = ?1 AND l.entry_id = c.id
 UNION ALL
 SELECT * FROM log WHERE entry_id = ?1 AND refused IS NOT NULL
 
+-- stands_before --
+-- Whether the second of two checkpoints is the first or one before it, as reads follow parents; it is
+-- looked for so far back.
+WITH RECURSIVE line (id) AS (
+  SELECT ?1
+  UNION
+  SELECT coalesce((SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+    ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1), c.parent_id)
+  FROM line n JOIN checkpoints c ON c.id = n.id
+  LIMIT ?3)
+SELECT 1 FROM line WHERE id = ?2 LIMIT 1
+
 -- links_of --
 -- Parents linked to a checkpoint after the fact, newest first.
 SELECT parent_id FROM links WHERE child_id = ? ORDER BY hlc DESC, parent_id DESC

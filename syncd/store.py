@@ -16,6 +16,7 @@ from syncd.errors import (
     DiskRefusedError,
     ErasedError,
     FinalizedError,
+    InvalidInputError,
     PurgedError,
     ReadOnlyError,
     StaleBaseError,
@@ -32,6 +33,8 @@ from syncd.writer import Writer
 VIEW_COLUMNS = len(CheckpointRow._fields)
 _ENTRY_END = VIEW_COLUMNS + len(Entry._fields)
 _PAGE = 500
+# So many parents are followed to see whether a new link closes a circle.
+_LINE = 100_000
 
 
 class Record(NamedTuple):
@@ -119,6 +122,16 @@ class Store(Writer):
                 "effect on each machine as it learns of it",
                 f"{ErasedError.remedy} If content of it is still here after a sync, "
                 f"`syncd erase {checkpoint_id}` again takes it away.",
+            )
+
+    def refuse_circle(self, parent_id: str, child_id: str) -> None:
+        """Raise if a checkpoint would come before itself with this parent."""
+        if parent_id == child_id:
+            raise InvalidInputError("a checkpoint cannot be its own parent")
+        if self.row("stands_before", (parent_id, child_id, _LINE)):
+            raise InvalidInputError(
+                f"checkpoint {child_id} comes before {parent_id} already, so it cannot follow it",
+                "Name the earlier one as the parent: `syncd checkpoint history` shows the order.",
             )
 
     def erasure_waiting(self, record: Record) -> Erased | None:
