@@ -17,6 +17,7 @@ from syncd.errors import (
     ErasedError,
     FinalizedError,
     InvalidInputError,
+    KeyMissingError,
     PurgedError,
     ReadOnlyError,
     StaleBaseError,
@@ -83,6 +84,14 @@ class Skipped(NamedTuple):
     checkpoint_id: str
     entry_id: str
     problem: str
+
+
+class Sealed(NamedTuple):
+    """A checkpoint that a read left out, as the caller asked, because its key is not here."""
+
+    checkpoint_id: str
+    problem: str
+    remedy: str
 
 
 class Store(Writer):
@@ -165,24 +174,27 @@ class Store(Writer):
         except (ReadOnlyError, DiskRefusedError, StoreBusyError):
             return
 
-    def search(self, text: str, limit: int, skipped: list[Skipped] | None) -> list[Record]:
+    def search(
+        self,
+        text: str,
+        limit: int,
+        skipped: list[Skipped] | None,
+        sealed: list[Sealed] | None = None,
+    ) -> list[Record]:
         """Checkpoints whose text contains `text`, newest first, read a page at a time."""
         needle = orjson.dumps(text).decode()[1:-1].casefold()
         found: list[Record] = []
         before = FOREVER
         while page := self.rows("page_before", (before, _PAGE)):
             for row in page:
-                if needle in self._text(row):
-                    found += self._checked([row], skipped)
+                entry = self.read(row[VIEW_COLUMNS:_ENTRY_END])
+                # One that cannot be read must not seem to lack it.
+                if not self.vault.is_plain(entry) or needle in _text(entry):
+                    found += self._checked([row], skipped, sealed)
                     if len(found) == limit:
                         return found
             before = page[-1][VIEW_COLUMNS]
         return found
-
-    def _text(self, row: tuple[Any, ...]) -> str:
-        """What is searched of a checkpoint: one that cannot be read must not seem to lack it."""
-        entry = self.vault.readable(self.read(row[VIEW_COLUMNS:_ENTRY_END]))
-        return entry.body.decode("utf-8", "replace").casefold()
 
     # --- verified reads ---------------------------------------------------------------------
 
@@ -205,13 +217,21 @@ class Store(Writer):
         return self.verified(row) if row else None
 
     def select(
-        self, query: str, parameters: Iterable[Any], skipped: list[Skipped] | None = None
+        self,
+        query: str,
+        parameters: Iterable[Any],
+        skipped: list[Skipped] | None = None,
+        sealed: list[Sealed] | None = None,
     ) -> list[Record]:
-        """Verified checkpoints; damage raises, unless the caller collects what is skipped."""
-        return self._checked(self.rows(query, parameters), skipped)
+        """Verified checkpoints; damage raises, and so does a key that is not here, unless the
+        caller collects what is skipped, and what is left out."""
+        return self._checked(self.rows(query, parameters), skipped, sealed)
 
     def _checked(
-        self, rows: Iterable[tuple[Any, ...]], skipped: list[Skipped] | None
+        self,
+        rows: Iterable[tuple[Any, ...]],
+        skipped: list[Skipped] | None,
+        sealed: list[Sealed] | None,
     ) -> list[Record]:
         records = []
         for row in rows:
@@ -221,6 +241,10 @@ class Store(Writer):
                 if skipped is None:
                     raise
                 skipped.append(Skipped(row[0], error.entry_id, error.problem))
+            except KeyMissingError as error:
+                if sealed is None:
+                    raise
+                sealed.append(Sealed(row[0], error.message, error.remedy))
         return records
 
     def intact_from(self, record_id: str, skipped: list[Skipped]) -> Record | None:
@@ -321,6 +345,11 @@ class Store(Writer):
     def find(self, query: str, prefix: str) -> list[str]:
         """Up to three full ids that begin with `prefix`."""
         return [row[0] for row in self.rows(query, (prefix, prefix + "\U0010ffff"))]
+
+
+def _text(entry: Entry) -> str:
+    """What is searched of a checkpoint."""
+    return entry.body.decode("utf-8", "replace").casefold()
 
 
 def shown_hash(entry: Entry) -> str:

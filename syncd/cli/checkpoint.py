@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from syncd.compare import Change
     from syncd.entry import Entry
     from syncd.items import Workspace
-    from syncd.store import Record, Skipped
+    from syncd.store import Record, Sealed, Skipped
 
 
 @click.group()
@@ -264,8 +264,10 @@ def list_(
     skipped: list[Skipped] | None = [] if fallback else None
     query, first = ("by_agent", (agent,)) if agent else ("by_time", ())
     parameters = (*first, *time_range(since, until), limit + 1)
-    records = app.node.store.select(query, parameters, skipped)
-    if len(records) > limit:
+    sealed: list[Sealed] = []
+    records = app.node.store.select(query, parameters, skipped, sealed)
+    app.say_sealed(sealed)
+    if len(records) + len(sealed) > limit:
         click.echo(f"There are more than {limit}: use --limit, --since or --until.", err=True)
     _emit_all(app, records[:limit], skipped)
 
@@ -280,7 +282,10 @@ def search(app: App, text: str, limit: int, fallback: bool) -> None:
     if not text.strip():
         raise UsageError("nothing to search for was given", "For example: `search migration`.")
     skipped: list[Skipped] | None = [] if fallback else None
-    _emit_all(app, app.node.store.search(text, limit, skipped), skipped)
+    sealed: list[Sealed] = []
+    records = app.node.store.search(text, limit, skipped, sealed)
+    app.say_sealed(sealed)
+    _emit_all(app, records, skipped)
 
 
 @checkpoint.command()

@@ -18,7 +18,7 @@ from syncd.errors import UsageError
 if TYPE_CHECKING:
     from syncd.node import Node
     from syncd.service import CheckpointService
-    from syncd.store import Skipped
+    from syncd.store import Sealed, Skipped
 
 
 class App:
@@ -71,6 +71,14 @@ class App:
             what = f"checkpoint {item.checkpoint_id} (entry {item.entry_id}): {item.problem}"
             click.echo(render.labelled("Skipped: ", what, "red", err=True), err=True)
         return [item._asdict() for item in skipped]
+
+    def say_sealed(self, sealed: list[Sealed]) -> None:
+        """Tell how many checkpoints a read left out because their keys are not here."""
+        if not sealed:
+            return
+        left = render.count(len(sealed), "checkpoint", "checkpoints")
+        what = f"{left} whose key is missing, such as: {sealed[0].problem}. {sealed[0].remedy}"
+        click.echo(render.labelled("Left out: ", what, "yellow", err=True), err=True)
 
 
 def _passphrase() -> str:
