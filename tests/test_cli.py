@@ -185,6 +185,37 @@ def test_link_names_another_parent() -> None:
     assert linked["verified"]
 
 
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_option_is_refused_where_leaving_it_out_means_something_else(empty: str) -> None:
+    one = create("t")
+    for words in (
+        ("update", one, "--base", empty, "--decision", "X"),
+        ("finalize", one, "--base", empty),
+        ("finalize", one, "--sign-as", empty, "--meaning", empty),
+        ("create", "--task", "t", "--agent", "a", "--parent", empty),
+    ):
+        error = run("checkpoint", *words, "--json")
+        assert error.code == 2, error
+        assert error.error()["code"] == "usage"
+        assert "is empty" in error.error()["message"]
+    (found,) = ok("checkpoint", "list", "--json").json()
+    assert found["revision"] == one
+
+
+def test_an_empty_task_is_not_the_one_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", "-b", "main", str(repository)], check=True)
+    for words in (("recover", "", "--takeover"), ("checkpoint", "latest", ""), ("resume", " "),
+                  ("task", "show", ""), ("handoff", "request", "--task", "")):  # fmt: skip
+        refused = run(*words, "--json", cwd=repository)
+        assert refused.code == 2, refused
+        assert refused.error()["message"] == "the task is empty"
+    monkeypatch.setenv("SYNCD_TASK", "")
+    assert run("checkpoint", "latest", cwd=repository).code == 4, "nobody has named one"
+
+
 def test_history_list_and_search_are_newest_first() -> None:
     ids = [create("t", "--completed", f"Step {number}") for number in range(12)]
     history = ok("checkpoint", "history", "t", "--json").json()

@@ -22,6 +22,7 @@ from syncd.cli.verb import (
     complete_tasks,
     fallback_option,
     id_argument,
+    not_empty,
     task_argument,
     verb,
     warn,
@@ -43,13 +44,21 @@ def checkpoint() -> None:
 
 # --- writing ----------------------------------------------------------------------------------
 
+base_option = click.option(
+    "--base", metavar="REVISION", callback=not_empty,
+    help="Refuse if this is no longer the newest revision.",
+)  # fmt: skip
+
 
 @checkpoint.command()
 @click.option(
     "--task", envvar="SYNCD_TASK", shell_complete=complete_tasks, help="The task it belongs to."
 )
 @click.option("--agent", envvar="SYNCD_AGENT", help="The agent that writes it.")
-@click.option("--parent", metavar="ID", help="The checkpoint before it (else the task's newest).")
+@click.option(
+    "--parent", metavar="ID", callback=not_empty,
+    help="The checkpoint before it (else the task's newest).",
+)  # fmt: skip
 @click.option(
     "--continue", "carry", is_flag=True,
     help="Begin with what the checkpoint before says, and change that as `update` does.",
@@ -94,7 +103,7 @@ def _before(app: App, task: str, parent: str | None) -> tuple[Checkpoint | None,
 
 @checkpoint.command()
 @id_argument
-@click.option("--base", metavar="REVISION", help="Refuse if this is no longer the newest revision.")
+@base_option
 @click.option("--agent", envvar="SYNCD_AGENT", help="The agent that goes on with it.")
 @document_options
 @verb
@@ -140,9 +149,9 @@ def _workspace_now(draft: Checkpoint) -> Workspace | None:
     "--status", default="complete", show_default=True,
     help="How it ended: complete or failed; or in_progress, waiting, blocked, escalated.",
 )  # fmt: skip
-@click.option("--base", metavar="REVISION", help="Refuse if this is no longer the newest revision.")
-@click.option("--sign-as", metavar="NAME", help="Who signs, in person.")
-@click.option("--meaning", metavar="TEXT", help="What the signature means.")
+@base_option
+@click.option("--sign-as", metavar="NAME", callback=not_empty, help="Who signs, in person.")
+@click.option("--meaning", metavar="TEXT", callback=not_empty, help="What the signature means.")
 @verb
 def finalize(
     app: App,

@@ -57,6 +57,8 @@ class App:
         """The task named, else the one of this repository and branch."""
         from syncd import workspace
 
+        if task is not None and not task.strip():
+            raise UsageError("the task is empty", "Name a task, or leave it out in a repository.")
         found = task or workspace.task_of(Path.cwd())
         if not found:
             raise UsageError(
@@ -127,6 +129,13 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Print one JSON document.",
     )
     return option(click.pass_obj(function))
+
+
+def not_empty(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """An empty shell variable must not mean what leaving the option out means."""
+    if value is not None and not value.strip():
+        raise UsageError(f"{parameter.opts[0]} is empty", "Give it a value, or leave it out.")
+    return value
 
 
 class Name(click.ParamType[str]):
