@@ -223,6 +223,10 @@ def test_history_list_and_search_are_newest_first() -> None:
     listed = ok("checkpoint", "list", "--agent", "ann", "--limit", "3", "--json")
     assert [c["metadata"]["checkpoint_id"] for c in listed.json()] == ids[:-4:-1]
     assert "more than 3" in listed.err
+    searched = ok("checkpoint", "search", "step", "--limit", "11", "--json")
+    assert [c["metadata"]["checkpoint_id"] for c in searched.json()] == ids[:0:-1]
+    assert "There are more than 11: use --limit" in searched.err
+    assert ok("checkpoint", "search", "step", "--limit", "12").err == ""
     found = ok("checkpoint", "search", "step 7", "--json").json()
     assert [c["metadata"]["checkpoint_id"] for c in found] == [ids[7]]
     assert ok("checkpoint", "list", "--since", "2100-01-01T00:00:00Z", "--json").json() == []

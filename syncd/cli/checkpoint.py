@@ -277,8 +277,12 @@ def list_(
     records = app.node.store.select(query, parameters, skipped, sealed)
     app.say_sealed(sealed)
     if len(records) + len(sealed) > limit:
-        click.echo(f"There are more than {limit}: use --limit, --since or --until.", err=True)
+        _say_more(limit, "--limit, --since or --until")
     _emit_all(app, records[:limit], skipped)
+
+
+def _say_more(limit: int, options: str) -> None:
+    click.echo(f"There are more than {limit}: use {options}.", err=True)
 
 
 @checkpoint.command()
@@ -292,9 +296,11 @@ def search(app: App, text: str, limit: int, fallback: bool) -> None:
         raise UsageError("nothing to search for was given", "For example: `search migration`.")
     skipped: list[Skipped] | None = [] if fallback else None
     sealed: list[Sealed] = []
-    records = app.node.store.search(text, limit, skipped, sealed)
+    records = app.node.store.search(text, limit + 1, skipped, sealed)
     app.say_sealed(sealed)
-    _emit_all(app, records, skipped)
+    if len(records) > limit:
+        _say_more(limit, "--limit or more of the text")
+    _emit_all(app, records[:limit], skipped)
 
 
 @checkpoint.command()
