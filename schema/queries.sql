@@ -281,6 +281,18 @@ WHERE c.id = ?1 AND l.entry_id = c.id
 UNION ALL
 SELECT * FROM log WHERE entry_id = ?1 AND refused IS NOT NULL
 
+-- stands_before --
+-- Whether the second of two checkpoints is the first or one before it, as reads follow parents; it is
+-- looked for so far back.
+WITH RECURSIVE line (id) AS (
+  SELECT ?1
+  UNION
+  SELECT coalesce((SELECT k.parent_id FROM links k WHERE k.child_id = c.id
+    ORDER BY k.hlc DESC, k.parent_id DESC LIMIT 1), c.parent_id)
+  FROM line n JOIN checkpoints c ON c.id = n.id
+  LIMIT ?3)
+SELECT 1 FROM line WHERE id = ?2 LIMIT 1
+
 -- links_of --
 -- Parents linked to a checkpoint after the fact, newest first.
 SELECT parent_id FROM links WHERE child_id = ? ORDER BY hlc DESC, parent_id DESC
@@ -827,6 +839,31 @@ SELECT entry_id, entry FROM purges
 -- One of those.
 SELECT entry FROM purges WHERE entry_id = ?
 
+-- erasures_after --
+-- Of the entries after some place in the log, those that erase something.
+SELECT entry_id FROM log
+WHERE entity <> 'checkpoint' AND entity = 'purge' AND +seq > ?
+  AND iif(json_valid(meta), meta ->> '$.kind', '') = 'erase'
+
+-- erased_versions --
+-- The versions that some of those name, unless the replica has refused it, and when it was asked for
+-- and by whom; optionally those of one checkpoint.
+SELECT l.entity_id, l.entry_id, p.at, p.actor FROM json_each(?1) e
+CROSS JOIN log p ON p.entry_id = e.value AND p.entry_id <> p.entity_id
+CROSS JOIN json_each(iif(json_valid(p.meta), p.meta, '{}'), '$.entries') n
+CROSS JOIN log l ON l.entry_id = n.value AND l.entry_id <> l.entity_id
+WHERE p.refused IS NULL AND l.refused IS NULL AND l.entity = 'checkpoint'
+  AND (?2 IS NULL OR l.entity_id = ?2)
+  AND iif(json_valid(l.meta), l.meta ->> '$.task_id', NULL) = p.meta ->> '$.task_id'
+UNION ALL
+SELECT c.id, l.entry_id, p.at, p.actor FROM json_each(?1) e
+CROSS JOIN log p ON p.entry_id = e.value AND p.entry_id <> p.entity_id
+CROSS JOIN json_each(iif(json_valid(p.meta), p.meta, '{}'), '$.entries') n
+CROSS JOIN checkpoints c ON c.id = n.value
+CROSS JOIN log l ON l.seq = c.first_seq
+WHERE p.refused IS NULL AND l.entry_id = c.id AND (?2 IS NULL OR c.id = ?2)
+  AND iif(json_valid(l.meta), l.meta ->> '$.task_id', NULL) = p.meta ->> '$.task_id'
+
 -- purges_waiting --
 -- Purges that the replica has not answered.
 SELECT * FROM log
@@ -959,7 +996,7 @@ WHERE device_id IN (SELECT value FROM json_each(?1))
 
 -- forget_tally --
 -- What was written down of the log is true of it only as long as the log just grows.
-DELETE FROM state WHERE name = 'tally'
+DELETE FROM state WHERE name IN ('tally', 'erasures')
 
 -- clear_working --
 -- Begin the tally anew.

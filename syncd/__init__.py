@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         CheckpointError,
         CheckpointExistsError,
         CheckpointNotFoundError,
+        ErasedError,
         FinalizedError,
         HandoffError,
         InvalidInputError,
@@ -50,8 +51,8 @@ _HOMES = {
     ),
     "errors": (
         "CheckpointCorruptionError", "CheckpointError", "CheckpointExistsError",
-        "CheckpointNotFoundError", "FinalizedError", "HandoffError", "InvalidInputError",
-        "StaleBaseError", "SyncdError",
+        "CheckpointNotFoundError", "ErasedError", "FinalizedError", "HandoffError",
+        "InvalidInputError", "StaleBaseError", "SyncdError",
     ),
     "handoff": ("HandoffProtocol", "HandoffRequest"),
     "items": ("Workspace",),
@@ -69,8 +70,8 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "AgentType", "CheckpointReason", "CheckpointStatus", "ExecutionPhase",
     "HandoffProtocol", "HandoffRequest", "HandoffTrigger",
     "SyncdError", "CheckpointError", "CheckpointCorruptionError", "CheckpointExistsError",
-    "CheckpointNotFoundError", "FinalizedError", "HandoffError", "InvalidInputError",
-    "StaleBaseError",
+    "CheckpointNotFoundError", "ErasedError", "FinalizedError", "HandoffError",
+    "InvalidInputError", "StaleBaseError",
 ]  # fmt: skip
 
 

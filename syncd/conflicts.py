@@ -100,6 +100,8 @@ def _settle(node: Node, conflict: Conflict, how: str) -> None:
     winner = _header(node, conflict.winner)
     if how == RESTORED and winner.op == FINALIZE:
         raise FinalizedError(f"{winner.entity} {winner.entity_id} is finalized, and stays so")
+    if winner.entity == CHECKPOINT:
+        node.store.refuse_erased(winner.entity_id)
     # Of what is not kept, only the name is needed: its body may have been purged.
     kept = node.store.version(conflict.loser if how == RESTORED else conflict.winner)
     draft = Draft(
@@ -253,6 +255,8 @@ def _write_again(node: Node, entry: Entry) -> None:
             f"entry {entry.entry_id} tells of a key, which is true at its own place only",
             "`syncd quarantine drop` leaves it at that.",
         )
+    if entry.entity == CHECKPOINT:
+        node.store.refuse_erased(entry.entity_id)
     op = UPDATE if entry.op == CREATE and entry.entity == CHECKPOINT else entry.op
     meta = _meta(entry)
     # The same bases: to the others, who never had it, it takes the place of the first attempt.

@@ -1,7 +1,5 @@
-"""Every error a user can meet: what happened, what to do, whether the data is safe.
-
-Libraries raise these; the command line turns them into two lines and an exit code.
-"""
+"""Every error a user can meet: what happened, what to do, whether the data is safe. Libraries raise
+these; the command line turns them into two lines and an exit code."""
 
 from __future__ import annotations
 
@@ -167,6 +165,11 @@ class FinalizedError(CheckpointError):
     code = "finalized"
     exit_code = 7
     remedy = "A finalized checkpoint never changes: create a new one, it becomes its child."
+
+
+class ErasedError(FinalizedError):
+    code = "erased"
+    remedy = "An erased checkpoint never changes: create a new one for what is to be kept."
 
 
 class StoreError(SyncdError):

@@ -7,7 +7,7 @@ chain and signature stay, so that the record can still be verified.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -22,6 +22,10 @@ ERASE, RETENTION = "erase", "retention"
 # Names in the device's own state: purges whose traces are still to be removed from the files here,
 # whether the database itself is among them, and purges that were named but have not arrived.
 UNCLEANED, OVERWRITE, AWAITED = "purges_uncleaned", "purges_overwrite", "purges_awaited"
+# Up to which place in the log the erasures were looked for, and which there are.
+ERASURES = "erasures"
+# How the rows of a named query are asked for.
+Rows = Callable[..., list[tuple[Any, ...]]]
 _BYTES = ("previous", "chain", "signature", "body")
 
 
@@ -32,6 +36,15 @@ class Purge(NamedTuple):
     task_id: str
     names: list[str]
     kind: str
+
+
+class Erased(NamedTuple):
+    """A version that somebody has asked to erase, whether it is gone yet or not."""
+
+    checkpoint_id: str
+    entry_id: str
+    at: str
+    actor: str
 
 
 def purge_in(entry: Entry) -> Purge:
@@ -55,6 +68,7 @@ def take_effect(connection: sqlite3.Connection, purges: Iterable[Purge]) -> None
         connection.execute(queries()["put_state"], (OVERWRITE, erased[-1]))
     if waiting := _remembered(connection, AWAITED) & set(ids):
         _remember(connection, AWAITED, _remembered(connection, AWAITED) - waiting)
+    _note_erasures(connection)
 
 
 def _taken(connection: sqlite3.Connection, purge: Purge) -> bool:
@@ -115,6 +129,48 @@ def overwritten(connection: sqlite3.Connection, last: str) -> None:
 def cleaned(connection: sqlite3.Connection, ids: set[str]) -> None:
     """The files here hold no trace of what these purges took away."""
     _remember(connection, UNCLEANED, _remembered(connection, UNCLEANED) - ids)
+
+
+# --- what was erased ----------------------------------------------------------------------------
+
+
+def erased(rows: Rows, checkpoint_id: str | None = None) -> list[Erased]:
+    """The versions that erasures name, of one checkpoint or of all. Erasures are a person's doing,
+    so they stay few; what retention lets go is passed over."""
+    ids = _erasures(rows)
+    if not ids:
+        return []
+    values = (orjson.dumps(ids).decode(), checkpoint_id)
+    return [Erased(*row) for row in rows("erased_versions", values)]
+
+
+def survivors(rows: Rows) -> list[str]:
+    """The checkpoints that were erased and have content that no erasure names: it was written on
+    another machine, which did not know."""
+    found = erased(rows)
+    named = {version.entry_id for version in found}
+    return [
+        name
+        for name in sorted({version.checkpoint_id for version in found})
+        if {row[0] for row in rows("bodies_of", (name,))} - named
+    ]
+
+
+def _erasures(rows: Rows) -> list[str]:
+    noted = rows("state", (ERASURES,))
+    seq, known = orjson.loads(noted[0][0]) if noted else (0, [])
+    return [*known, *(row[0] for row in rows("erasures_after", (seq,)))]
+
+
+def _note_erasures(connection: sqlite3.Connection) -> None:
+    """So that nobody who asks has to look through all purges, which retention adds to for ever."""
+
+    def rows(name: str, values: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
+        return connection.execute(queries()[name], tuple(values)).fetchall()
+
+    newest = rows("newest")
+    now = [newest[0][0] if newest else 0, _erasures(rows)]
+    connection.execute(queries()["put_state"], (ERASURES, orjson.dumps(now).decode()))
 
 
 # --- evidence -----------------------------------------------------------------------------------

@@ -163,8 +163,8 @@ class CheckpointService:
         parent = changed.recovery.last_successful_state
         if parent == current.body()["recovery"]["last_successful_state"]:
             return
-        if parent == changed.metadata.checkpoint_id:
-            raise InvalidInputError("a checkpoint cannot be its own parent")
+        if parent:
+            self._store.refuse_circle(parent, changed.metadata.checkpoint_id)
         if parent and not self._store.row("checkpoint", (parent,)):
             raise CheckpointNotFoundError(f"the parent {parent!r} does not exist")
 
@@ -194,8 +194,7 @@ class CheckpointService:
         """Name another parent for a checkpoint; the checkpoint itself stays as it is."""
         with self._store.transaction():
             parent, child = self._store.checkpoint(parent_id), self._store.checkpoint(child_id)
-            if parent_id == child_id:
-                raise InvalidInputError("a checkpoint cannot be its own parent")
+            self._store.refuse_circle(parent_id, child_id)
             if task_id and child.row.task_id != task_id:
                 raise CheckpointNotFoundError(f"task {task_id!r} has no checkpoint {child_id!r}")
             link = {"parent": parent.row.id, "child": child.row.id}

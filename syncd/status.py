@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from syncd import agents, disk, liveness, loss, mishaps, running, tally
+from syncd import agents, disk, liveness, loss, mishaps, purges, running, tally
 from syncd.errors import SyncdError
 from syncd.node import Node
 
@@ -90,6 +90,7 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
         "quarantined": quarantined,
         "begun_anew": state.get(loss.BEGUN_ANEW) or None,
         "keys_missing": orjson.loads(state.get("keys_missing") or "[]"),
+        "erased_and_back": purges.survivors(store.rows),
         "agents": agents.counts(found.agents),
         "notices": [*liveness.notices(node, found.agents, found.lost), *_unreadable(node),
                     *mishaps.notices(node.home, int(time.time() * 1000))],
@@ -240,6 +241,14 @@ def _needs(document: dict[str, Any]) -> list[Need]:
             Need(
                 f"entries are sealed with key {name}, which is not here",
                 "`syncd keys export` on a machine that has it, `syncd keys import` here.",
+            )
+        )
+    for name in document["erased_and_back"]:
+        found.append(
+            Need(
+                f"checkpoint {name} was erased, and has content that another machine wrote without "
+                "knowing",
+                f"`syncd erase {name}` again takes that away too.",
             )
         )
     if document["quarantined"]:

@@ -14,7 +14,10 @@ from syncd.errors import (
     CheckpointCorruptionError,
     CheckpointNotFoundError,
     DiskRefusedError,
+    ErasedError,
     FinalizedError,
+    InvalidInputError,
+    KeyMissingError,
     PurgedError,
     ReadOnlyError,
     StaleBaseError,
@@ -22,7 +25,7 @@ from syncd.errors import (
     ViewDamagedError,
 )
 from syncd.leases import FOREVER
-from syncd.purges import recalled
+from syncd.purges import Erased, erased, recalled
 from syncd.seal import SEALED, digest, flaw, header_intact
 from syncd.vault import Vault
 from syncd.views import CheckpointRow, checkpoint_columns
@@ -31,6 +34,8 @@ from syncd.writer import Writer
 VIEW_COLUMNS = len(CheckpointRow._fields)
 _ENTRY_END = VIEW_COLUMNS + len(Entry._fields)
 _PAGE = 500
+# So many parents are followed to see whether a new link closes a circle.
+_LINE = 100_000
 
 
 class Record(NamedTuple):
@@ -81,6 +86,14 @@ class Skipped(NamedTuple):
     problem: str
 
 
+class Sealed(NamedTuple):
+    """A checkpoint that a read left out, as the caller asked, because its key is not here."""
+
+    checkpoint_id: str
+    problem: str
+    remedy: str
+
+
 class Store(Writer):
     """One device's log and its views."""
 
@@ -101,12 +114,39 @@ class Store(Writer):
         row = record.row
         if row.final:
             raise FinalizedError(f"checkpoint {row.id} is finalized ({row.status})")
+        self.refuse_erased(row.id)
         revision = record.entry.entry_id
         if base is not None and base != revision:
             raise StaleBaseError(
                 f"checkpoint {row.id} is at revision {revision}, the change is based on {base}"
             )
         return record
+
+    def refuse_erased(self, checkpoint_id: str) -> None:
+        """Raise if somebody has asked to erase a checkpoint: a new version of it would stay."""
+        if found := erased(self.rows, checkpoint_id):
+            last = found[-1]
+            raise ErasedError(
+                f"checkpoint {checkpoint_id} was erased on {last.at} by {last.actor}, which takes "
+                "effect on each machine as it learns of it",
+                f"{ErasedError.remedy} If content of it is still here after a sync, "
+                f"`syncd erase {checkpoint_id}` again takes it away.",
+            )
+
+    def refuse_circle(self, parent_id: str, child_id: str) -> None:
+        """Raise if a checkpoint would come before itself with this parent."""
+        if parent_id == child_id:
+            raise InvalidInputError("a checkpoint cannot be its own parent")
+        if self.row("stands_before", (parent_id, child_id, _LINE)):
+            raise InvalidInputError(
+                f"checkpoint {child_id} comes before {parent_id} already, so it cannot follow it",
+                "Name the earlier one as the parent: `syncd checkpoint history` shows the order.",
+            )
+
+    def erasure_waiting(self, record: Record) -> Erased | None:
+        """Who has asked to erase what was read, as long as that has not taken effect."""
+        found = erased(self.rows, record.row.id) if record.purge is None else []
+        return next((v for v in found if v.entry_id == record.entry.entry_id), None)
 
     def missing_keys(self, met: Iterable[str] = (), without: Iterable[str] = ()) -> list[str]:
         """The keys that entries here are sealed with and that have not been brought here. Called
@@ -134,24 +174,27 @@ class Store(Writer):
         except (ReadOnlyError, DiskRefusedError, StoreBusyError):
             return
 
-    def search(self, text: str, limit: int, skipped: list[Skipped] | None) -> list[Record]:
+    def search(
+        self,
+        text: str,
+        limit: int,
+        skipped: list[Skipped] | None,
+        sealed: list[Sealed] | None = None,
+    ) -> list[Record]:
         """Checkpoints whose text contains `text`, newest first, read a page at a time."""
         needle = orjson.dumps(text).decode()[1:-1].casefold()
         found: list[Record] = []
         before = FOREVER
         while page := self.rows("page_before", (before, _PAGE)):
             for row in page:
-                if needle in self._text(row):
-                    found += self._checked([row], skipped)
+                entry = self.read(row[VIEW_COLUMNS:_ENTRY_END])
+                # One that cannot be read must not seem to lack it.
+                if not self.vault.is_plain(entry) or needle in _text(entry):
+                    found += self._checked([row], skipped, sealed)
                     if len(found) == limit:
                         return found
             before = page[-1][VIEW_COLUMNS]
         return found
-
-    def _text(self, row: tuple[Any, ...]) -> str:
-        """What is searched of a checkpoint: one that cannot be read must not seem to lack it."""
-        entry = self.vault.readable(self.read(row[VIEW_COLUMNS:_ENTRY_END]))
-        return entry.body.decode("utf-8", "replace").casefold()
 
     # --- verified reads ---------------------------------------------------------------------
 
@@ -174,13 +217,21 @@ class Store(Writer):
         return self.verified(row) if row else None
 
     def select(
-        self, query: str, parameters: Iterable[Any], skipped: list[Skipped] | None = None
+        self,
+        query: str,
+        parameters: Iterable[Any],
+        skipped: list[Skipped] | None = None,
+        sealed: list[Sealed] | None = None,
     ) -> list[Record]:
-        """Verified checkpoints; damage raises, unless the caller collects what is skipped."""
-        return self._checked(self.rows(query, parameters), skipped)
+        """Verified checkpoints; damage raises, and so does a key that is not here, unless the
+        caller collects what is skipped, and what is left out."""
+        return self._checked(self.rows(query, parameters), skipped, sealed)
 
     def _checked(
-        self, rows: Iterable[tuple[Any, ...]], skipped: list[Skipped] | None
+        self,
+        rows: Iterable[tuple[Any, ...]],
+        skipped: list[Skipped] | None,
+        sealed: list[Sealed] | None,
     ) -> list[Record]:
         records = []
         for row in rows:
@@ -190,6 +241,10 @@ class Store(Writer):
                 if skipped is None:
                     raise
                 skipped.append(Skipped(row[0], error.entry_id, error.problem))
+            except KeyMissingError as error:
+                if sealed is None:
+                    raise
+                sealed.append(Sealed(row[0], error.message, error.remedy))
         return records
 
     def intact_from(self, record_id: str, skipped: list[Skipped]) -> Record | None:
@@ -290,6 +345,11 @@ class Store(Writer):
     def find(self, query: str, prefix: str) -> list[str]:
         """Up to three full ids that begin with `prefix`."""
         return [row[0] for row in self.rows(query, (prefix, prefix + "\U0010ffff"))]
+
+
+def _text(entry: Entry) -> str:
+    """What is searched of a checkpoint."""
+    return entry.body.decode("utf-8", "replace").casefold()
 
 
 def shown_hash(entry: Entry) -> str:

@@ -120,9 +120,12 @@ class Vault:
             return entry
         return self.readable(self.opened(entry))
 
+    def is_plain(self, entry: Entry) -> bool:
+        return not (type(entry.body) is bytes and entry.body.startswith(SEALED))
+
     def readable(self, entry: Entry) -> Entry:
         """The entry, if its body is not sealed."""
-        if type(entry.body) is bytes and entry.body.startswith(SEALED):
+        if not self.is_plain(entry):
             raise self.missing(entry)
         return entry
 

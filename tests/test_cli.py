@@ -185,6 +185,37 @@ def test_link_names_another_parent() -> None:
     assert linked["verified"]
 
 
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_option_is_refused_where_leaving_it_out_means_something_else(empty: str) -> None:
+    one = create("t")
+    for words in (
+        ("update", one, "--base", empty, "--decision", "X"),
+        ("finalize", one, "--base", empty),
+        ("finalize", one, "--sign-as", empty, "--meaning", empty),
+        ("create", "--task", "t", "--agent", "a", "--parent", empty),
+    ):
+        error = run("checkpoint", *words, "--json")
+        assert error.code == 2, error
+        assert error.error()["code"] == "usage"
+        assert "is empty" in error.error()["message"]
+    (found,) = ok("checkpoint", "list", "--json").json()
+    assert found["revision"] == one
+
+
+def test_an_empty_task_is_not_the_one_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", "-b", "main", str(repository)], check=True)
+    for words in (("recover", "", "--takeover"), ("checkpoint", "latest", ""), ("resume", " "),
+                  ("task", "show", ""), ("handoff", "request", "--task", "")):  # fmt: skip
+        refused = run(*words, "--json", cwd=repository)
+        assert refused.code == 2, refused
+        assert refused.error()["message"] == "the task is empty"
+    monkeypatch.setenv("SYNCD_TASK", "")
+    assert run("checkpoint", "latest", cwd=repository).code == 4, "nobody has named one"
+
+
 def test_history_list_and_search_are_newest_first() -> None:
     ids = [create("t", "--completed", f"Step {number}") for number in range(12)]
     history = ok("checkpoint", "history", "t", "--json").json()
@@ -192,6 +223,10 @@ def test_history_list_and_search_are_newest_first() -> None:
     listed = ok("checkpoint", "list", "--agent", "ann", "--limit", "3", "--json")
     assert [c["metadata"]["checkpoint_id"] for c in listed.json()] == ids[:-4:-1]
     assert "more than 3" in listed.err
+    searched = ok("checkpoint", "search", "step", "--limit", "11", "--json")
+    assert [c["metadata"]["checkpoint_id"] for c in searched.json()] == ids[:0:-1]
+    assert "There are more than 11: use --limit" in searched.err
+    assert ok("checkpoint", "search", "step", "--limit", "12").err == ""
     found = ok("checkpoint", "search", "step 7", "--json").json()
     assert [c["metadata"]["checkpoint_id"] for c in found] == [ids[7]]
     assert ok("checkpoint", "list", "--since", "2100-01-01T00:00:00Z", "--json").json() == []

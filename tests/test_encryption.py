@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 import uuid
@@ -295,11 +296,10 @@ def test_a_second_machine_reads_once_it_has_the_key_and_loses_nothing_before(tea
     ann.sync()
     assert bob.sync()["pulled"] == 1
     key = ann.json("keys", "show")["keys"][-1]["id"]
-    for words in (("checkpoint", "show", one), ("checkpoint", "search", "canary")):
-        error = bob.fails(1, *words)
-        assert error["code"] == "key_missing"
-        assert key in error["message"]
-        assert "keys import" in error["remedy"]
+    error = bob.fails(1, "checkpoint", "show", one)
+    assert error["code"] == "key_missing"
+    assert key in error["message"]
+    assert "keys import" in error["remedy"]
     said = bob.run("status", "--json")
     assert said.code == 3
     assert key in said.json()["attention"][0]["what"]
@@ -314,6 +314,33 @@ def test_a_second_machine_reads_once_it_has_the_key_and_loses_nothing_before(tea
     assert ann.json("checkpoint", "show", two)["execution_state"]["current_focus"]
     assert holding_at(team, sealed_text) == set()
     team.agree()
+
+
+def test_lists_leave_out_what_is_sealed_by_others_and_say_so(team: Team) -> None:
+    ann, bob = team.machine(), team.machine()
+    ann.ok("keys", "encrypt", "--mode", END_TO_END)
+    before, _sealed = bob.create("t", "--focus", "canary one"), ann.create("t", "--focus", "x")
+    sealed = ann.create("t", "--focus", "canary two")
+    after = bob.create("t", "--focus", "canary three")
+    team.settle(ann, bob)
+    key = ann.json("keys", "show")["keys"][-1]["id"]
+    for words in (("list",), ("list", "--fallback"), ("search", "canary"),
+                  ("search", "canary", "--fallback")):  # fmt: skip
+        said = bob.ok("checkpoint", *words, "--json")
+        assert [d["metadata"]["checkpoint_id"] for d in said.json()] == [after, before]
+        (line,) = said.err.splitlines()
+        assert line.startswith("Left out: 2 checkpoints whose key is missing")
+        assert key in line
+        assert "keys import" in line
+    said = bob.ok("checkpoint", "list", "--limit", "3")
+    assert "There are more than 3" in said.err
+    assert "Left out" not in ann.ok("checkpoint", "list").err
+    with closing(sqlite3.connect(bob.home / "context.db")) as database:
+        database.execute("UPDATE log SET actor = 'eve' WHERE entity_id = ?", (sealed,))
+        database.commit()
+    for words in (("list",), ("search", "canary")):
+        assert bob.fails(5, "checkpoint", *words)["code"] == "corrupt"
+        assert sealed in bob.ok("checkpoint", *words, "--fallback").err
 
 
 def test_conflicts_between_sealed_versions_are_shown_and_settled(team: Team) -> None:

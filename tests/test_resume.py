@@ -331,7 +331,8 @@ def test_a_damaged_parent_breaks_the_chain_where_it_is(
 
 def test_parents_that_follow_themselves_are_told(service: CheckpointService) -> None:
     first, second = saved(service), saved(service)
-    service.link_checkpoints(second, first)
+    concurrently = "INSERT INTO links VALUES (?, ?, 1 << 62, '', 0)"  # from two machines
+    service.node.store.connection.execute(concurrently, (first, second))
     state, reason = states(resume(service))["chain"]
     assert state == "UNVERIFIED"
     assert reason == f"broken after 1 parent: {second}: it follows itself"

@@ -19,11 +19,12 @@ from machines import SYNCD, Machine
 
 from syncd import CheckpointService, backup, clock, conflicts, retention, tasks
 from syncd.audit import verify, verify_database
-from syncd.errors import LegalHoldError, PurgedError
+from syncd.errors import ErasedError, LegalHoldError, PurgedError
 from syncd.projection import rebuild
 from syncd.proof import repair
 from syncd.purges import recalled
 from syncd.replica import encoded
+from syncd.status import status
 
 __all__ = ["cloud", "crew"]
 
@@ -640,7 +641,72 @@ def test_a_conflict_about_what_was_erased_is_closed(crew: Team) -> None:
     assert states == [(conflict.id, "purged")]
 
 
-def test_a_version_written_meanwhile_survives_and_can_go_on(crew: Team) -> None:
+def test_what_somebody_asked_to_erase_is_not_changed_any_more(crew: Team) -> None:
+    one, two = crew.device(), crew.device()
+    made, other = secret(one.service), secret(one.service)
+    crew.settle()
+    retention.erase(one.node, made)
+    for change in (
+        lambda: changed(one.service, made, "new"),
+        lambda: one.service.finalize_checkpoint(made),
+        lambda: one.service.revise(
+            one.service.get_checkpoint(made), one.service.get_checkpoint(made)
+        ),
+    ):
+        with pytest.raises(ErasedError, match=made) as caught:
+            change()
+        assert caught.value.exit_code == 7
+    changed(one.service, other, "another one goes on")
+    crew.settle()
+    for device in (one, two):
+        with pytest.raises(PurgedError):
+            changed(device.service, made, "new")
+        assert bodies(device.service)[made] == b""
+    assert holding(one.home, "new") == set()
+
+
+def test_what_retention_lets_go_leaves_its_checkpoint_open_to_changes(crew: Team) -> None:
+    one = crew.device()
+    made = secret(one.service)
+    changed(one.service, made, "two")
+    tasks.add(one.node, "task", retention="revisions:1")
+    one.sync()
+    assert retention.run(one.node)["state"] == "waiting"
+    changed(one.service, made, "three")
+    one.sync()
+    assert bodies(one.service)[made] == b""
+    assert changed(one.service, made, "four")
+
+
+def test_an_erasure_that_was_refused_forbids_no_change(crew: Team) -> None:
+    one, two = crew.device(), crew.device()
+    made = secret(one.service)
+    crew.settle()
+    tasks.change(two.node, "task", retention="legal_hold")
+    two.sync()
+    retention.erase(one.node, made)
+    one.sync()
+    assert changed(one.service, made, "goes on")
+    assert status(one.node)["erased_and_back"] == []
+
+
+def test_a_conflict_about_what_is_being_erased_brings_nothing_back(crew: Team) -> None:
+    one, two = crew.device(), crew.device()
+    made = secret(one.service)
+    crew.settle()
+    changed(one.service, made, "one")
+    changed(two.service, made, "two")
+    crew.settle()
+    (conflict,) = conflicts.everything(one.node, "open")
+    retention.erase(one.node, made)
+    for decide in (conflicts.restore, conflicts.dismiss):
+        with pytest.raises(ErasedError):
+            decide(one.node, conflict.id)
+
+
+def test_a_version_written_meanwhile_survives_and_is_told_until_it_is_erased_too(
+    crew: Team,
+) -> None:
     one, two = crew.device(), crew.device()
     made = secret(one.service)
     crew.settle()
@@ -655,6 +721,35 @@ def test_a_version_written_meanwhile_survives_and_can_go_on(crew: Team) -> None:
         assert found[second]
         assert device.service.get_checkpoint(made).execution_state.current_focus == "two"
         assert device.problems() == []
+        told = status(device.node)
+        assert (told["verdict"], told["erased_and_back"]) == ("attention", [made])
+        (need,) = [n for n in told["attention"] if made in n["what"]]
+        assert f"syncd erase {made}" in need["remedy"]
+        with pytest.raises(ErasedError) as caught:
+            changed(device.service, made, "three")
+        assert f"syncd erase {made}" in caught.value.remedy
+        assert rebuild(device.node.store) == []
+        assert status(device.node)["erased_and_back"] == [made]
+    assert retention.erase(one.node, made)["purged"] == 1
+    assert status(one.node)["erased_and_back"] == [], "it is on its way"
+    crew.settle()
+    for device in (one, two):
+        assert bodies(device.service)[second] == b""
+        assert status(device.node)["erased_and_back"] == []
+
+
+def test_no_purge_is_looked_at_again_for_what_was_erased(service: CheckpointService) -> None:
+    store = service.node.store
+    kept, gone = secret(service), secret(service)
+    tasks.add(service.node, "task", retention="revisions:1")
+    retention.erase(service.node, gone)
+    for n in range(5):
+        changed(service, kept, f"change {n}")
+        retention.run(service.node)
+    seq, known = orjson.loads((store.row("state", ("erasures",)) or ("",))[0])
+    assert store.rows("purges_waiting")[-1][0] == seq
+    assert len(known) == 1
+    assert store.rows("erasures_after", (seq,)) == []
 
 
 # --- healing ------------------------------------------------------------------------------------
@@ -818,7 +913,13 @@ def test_the_daemons_way_two_machines_over_the_command_line(
         found = machine.sql("SELECT entry_id FROM log WHERE purged IS NOT NULL")
         assert found == [(made,)]
         assert machine.json("checkpoint", "show", made)["revision"] == later
+    assert "Erase" not in two.ok("checkpoint", "show", made).out
+    assert "erase_waiting" not in two.json("checkpoint", "show", made)
     assert "Waiting" in two.ok("erase", made, "--yes").out
+    assert "Erase       asked for by" in two.ok("checkpoint", "show", made).out
+    assert two.json("checkpoint", "show", made)["erase_waiting"]["at"]
+    for words in (("update", made, "--decision", "X"), ("finalize", made)):
+        assert two.fails(7, "checkpoint", *words)["code"] == "erased"
     machine_team.settle(one, two)
     for machine in (one, two):
         assert holding(machine.home) == set()

@@ -572,6 +572,31 @@ def test_a_link_to_itself_or_in_a_foreign_task_is_refused(service: CheckpointSer
     service.link_checkpoints(ident(one), ident(two), "t")
 
 
+def test_a_link_that_closes_a_circle_is_refused(service: CheckpointService) -> None:
+    one, two, three = (ident(service.create_checkpoint("t", "a")) for _ in range(3))
+    apart, other = (ident(service.create_checkpoint("u", "a", parent=one)) for _ in range(2))
+    service.link_checkpoints(three, apart)
+    for parent, child in ((two, one), (three, one), (apart, two), (apart, one)):
+        with pytest.raises(InvalidInputError, match=f"{child} comes before {parent} already"):
+            service.link_checkpoints(parent, child)
+        changes = {"recovery": {"last_successful_state": parent}}
+        with pytest.raises(InvalidInputError, match="comes before"):
+            service.update_checkpoint(child, changes)
+    assert service.node.store.rows("links_of", (one,)) == []
+    service.link_checkpoints(other, three)
+    service.link_checkpoints(one, two)
+
+
+def test_parents_in_a_circle_that_two_machines_made_are_followed_once(
+    service: CheckpointService,
+) -> None:
+    one, two = (ident(service.create_checkpoint("t", "a")) for _ in range(2))
+    concurrently = "INSERT INTO links VALUES (?, ?, 1 << 62, '', 0)"
+    service.node.store.connection.execute(concurrently, (one, two))
+    three = ident(service.create_checkpoint("u", "a"))
+    service.link_checkpoints(two, three)
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from syncd.cli.verb import (
     complete_tasks,
     fallback_option,
     id_argument,
+    not_empty,
     task_argument,
     verb,
     warn,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from syncd.compare import Change
     from syncd.entry import Entry
     from syncd.items import Workspace
-    from syncd.store import Record, Skipped
+    from syncd.store import Record, Sealed, Skipped
 
 
 @click.group()
@@ -43,13 +44,21 @@ def checkpoint() -> None:
 
 # --- writing ----------------------------------------------------------------------------------
 
+base_option = click.option(
+    "--base", metavar="REVISION", callback=not_empty,
+    help="Refuse if this is no longer the newest revision.",
+)  # fmt: skip
+
 
 @checkpoint.command()
 @click.option(
     "--task", envvar="SYNCD_TASK", shell_complete=complete_tasks, help="The task it belongs to."
 )
 @click.option("--agent", envvar="SYNCD_AGENT", help="The agent that writes it.")
-@click.option("--parent", metavar="ID", help="The checkpoint before it (else the task's newest).")
+@click.option(
+    "--parent", metavar="ID", callback=not_empty,
+    help="The checkpoint before it (else the task's newest).",
+)  # fmt: skip
 @click.option(
     "--continue", "carry", is_flag=True,
     help="Begin with what the checkpoint before says, and change that as `update` does.",
@@ -94,7 +103,7 @@ def _before(app: App, task: str, parent: str | None) -> tuple[Checkpoint | None,
 
 @checkpoint.command()
 @id_argument
-@click.option("--base", metavar="REVISION", help="Refuse if this is no longer the newest revision.")
+@base_option
 @click.option("--agent", envvar="SYNCD_AGENT", help="The agent that goes on with it.")
 @document_options
 @verb
@@ -140,9 +149,9 @@ def _workspace_now(draft: Checkpoint) -> Workspace | None:
     "--status", default="complete", show_default=True,
     help="How it ended: complete or failed; or in_progress, waiting, blocked, escalated.",
 )  # fmt: skip
-@click.option("--base", metavar="REVISION", help="Refuse if this is no longer the newest revision.")
-@click.option("--sign-as", metavar="NAME", help="Who signs, in person.")
-@click.option("--meaning", metavar="TEXT", help="What the signature means.")
+@base_option
+@click.option("--sign-as", metavar="NAME", callback=not_empty, help="Who signs, in person.")
+@click.option("--meaning", metavar="TEXT", callback=not_empty, help="What the signature means.")
 @verb
 def finalize(
     app: App,
@@ -264,10 +273,16 @@ def list_(
     skipped: list[Skipped] | None = [] if fallback else None
     query, first = ("by_agent", (agent,)) if agent else ("by_time", ())
     parameters = (*first, *time_range(since, until), limit + 1)
-    records = app.node.store.select(query, parameters, skipped)
-    if len(records) > limit:
-        click.echo(f"There are more than {limit}: use --limit, --since or --until.", err=True)
+    sealed: list[Sealed] = []
+    records = app.node.store.select(query, parameters, skipped, sealed)
+    app.say_sealed(sealed)
+    if len(records) + len(sealed) > limit:
+        _say_more(limit, "--limit, --since or --until")
     _emit_all(app, records[:limit], skipped)
+
+
+def _say_more(limit: int, options: str) -> None:
+    click.echo(f"There are more than {limit}: use {options}.", err=True)
 
 
 @checkpoint.command()
@@ -280,7 +295,12 @@ def search(app: App, text: str, limit: int, fallback: bool) -> None:
     if not text.strip():
         raise UsageError("nothing to search for was given", "For example: `search migration`.")
     skipped: list[Skipped] | None = [] if fallback else None
-    _emit_all(app, app.node.store.search(text, limit, skipped), skipped)
+    sealed: list[Sealed] = []
+    records = app.node.store.search(text, limit + 1, skipped, sealed)
+    app.say_sealed(sealed)
+    if len(records) > limit:
+        _say_more(limit, "--limit or more of the text")
+    _emit_all(app, records[:limit], skipped)
 
 
 @checkpoint.command()
@@ -364,6 +384,8 @@ def _emit_written(app: App, result: Checkpoint) -> None:
 
 def _emit(app: App, record: Record) -> None:
     document = record.document()
+    if erasure := app.node.store.erasure_waiting(record):
+        document["erase_waiting"] = {"at": erasure.at, "actor": erasure.actor}
     app.emit(document, lambda: render.checkpoint(document))
 
 

@@ -272,6 +272,9 @@ def _proof(document: dict[str, Any]) -> list[str]:
         commit = f" at {workspace['head'][:12]}" if workspace["head"] else ", no commit yet"
         dirty = ", with changes" if workspace.get("dirty") else ""
         lines.append(_line("Code", clean(place + commit + dirty)))
+    if erasure := document.get("erase_waiting"):
+        told = f"asked for by {erasure['actor']} on {erasure['at']}; waits for the replica"
+        lines.append(click.style(_line("Erase", clean(told)), fg="yellow"))
     if document.get("revision"):
         lines.append(_line("Revision", document["revision"]))
     lines.append(_line("Hash", compliance["hash"]))

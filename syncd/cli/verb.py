@@ -18,7 +18,7 @@ from syncd.errors import UsageError
 if TYPE_CHECKING:
     from syncd.node import Node
     from syncd.service import CheckpointService
-    from syncd.store import Skipped
+    from syncd.store import Sealed, Skipped
 
 
 class App:
@@ -57,6 +57,8 @@ class App:
         """The task named, else the one of this repository and branch."""
         from syncd import workspace
 
+        if task is not None and not task.strip():
+            raise UsageError("the task is empty", "Name a task, or leave it out in a repository.")
         found = task or workspace.task_of(Path.cwd())
         if not found:
             raise UsageError(
@@ -71,6 +73,14 @@ class App:
             what = f"checkpoint {item.checkpoint_id} (entry {item.entry_id}): {item.problem}"
             click.echo(render.labelled("Skipped: ", what, "red", err=True), err=True)
         return [item._asdict() for item in skipped]
+
+    def say_sealed(self, sealed: list[Sealed]) -> None:
+        """Tell how many checkpoints a read left out because their keys are not here."""
+        if not sealed:
+            return
+        left = render.count(len(sealed), "checkpoint", "checkpoints")
+        what = f"{left} whose key is missing, such as: {sealed[0].problem}. {sealed[0].remedy}"
+        click.echo(render.labelled("Left out: ", what, "yellow", err=True), err=True)
 
 
 def _passphrase() -> str:
@@ -119,6 +129,13 @@ def verb(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Print one JSON document.",
     )
     return option(click.pass_obj(function))
+
+
+def not_empty(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """An empty shell variable must not mean what leaving the option out means."""
+    if value is not None and not value.strip():
+        raise UsageError(f"{parameter.opts[0]} is empty", "Give it a value, or leave it out.")
+    return value
 
 
 class Name(click.ParamType[str]):
