@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from importlib import import_module
 from itertools import pairwise
@@ -110,6 +111,9 @@ _SECTIONS = {
     "Set-up": ("init", "config", "completion"),
     "The replica": ("cloud", "admin"),
 }
+
+
+_RANGE = re.compile(r"is not a valid (integer|float) range\.")
 
 
 def _function_of(command: str) -> str:
@@ -219,7 +223,9 @@ def _interrupted(as_json: bool, farewell: str) -> int:
 def _usage(error: click.ClickException) -> UsageError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "syncd"
-    return UsageError(error.format_message(), f"See `{path} --help`.")
+    # What is no number at all is in no range either, nor a range itself.
+    message = _RANGE.sub(r"is not a valid \1.", error.format_message())
+    return UsageError(message, f"See `{path} --help`.")
 
 
 def _fail(error: SyncdError, as_json: bool) -> int:
