@@ -300,6 +300,19 @@ def test_a_folder_that_holds_nothing_of_the_format_is_told(
     assert f"nothing was found below {place}: {form} files are called " in told.err
 
 
+@pytest.mark.parametrize("form", ["markdown", "agent-json", "reference"])
+def test_an_export_into_a_file_is_refused_and_makes_nothing(
+    runner: Runner, home: Path, place: Path, form: str
+) -> None:
+    machine = Machine(runner, home)
+    machine.create("t")
+    (place / "afile").write_text("mine")
+    for name in ("afile", "new/x.md", "new/x.json"):
+        error = machine.fails(2, "export", form, str(place / name), "--task", "t")
+        assert "is written into a directory" in error["message"]
+    assert [path.name for path in place.iterdir()] == ["afile"]
+
+
 def test_bad_words_get_a_remedy(runner: Runner, home: Path, place: Path) -> None:
     machine = Machine(runner, home)
     assert machine.fails(2, "import", "yaml", str(place))["remedy"]
