@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VENV_STAMP := $(VENV)/.made
 STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-run
 BENCH_STAMP := $(VENV)/.installed-bench
@@ -19,20 +20,23 @@ help:
 	@echo "make proof  the tests with all their counts in full"
 	@echo "make chaos  kill and starve real processes for ten minutes (SECONDS=60: one), then prove"
 
-$(BIN)/python:
+# Its stamp comes last: what was killed half-way, and has no pip that works, is made anew.
+$(VENV_STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "syncd needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 	  { echo "This Python cannot make virtual environments. On Debian and Ubuntu: sudo apt-get install python3-venv"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --help >/dev/null 2>&1 || \
+	  { echo "$(PYTHON) -m venv --clear $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
+	@touch $@
 
 # To run it takes less than to work on it.
-$(RUN_STAMP): $(BIN)/python pyproject.toml
+$(RUN_STAMP): $(VENV_STAMP) pyproject.toml
 	@echo "Installing syncd and what it needs into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[embedded,mcp,ui]'
 	@touch $@
 
-$(STAMP): $(BIN)/python pyproject.toml
+$(STAMP): $(VENV_STAMP) pyproject.toml
 	@echo "Installing syncd and what is needed to work on it into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(RUN_STAMP)

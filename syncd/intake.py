@@ -27,11 +27,14 @@ Progress = Callable[[str, int, int], None]
 
 
 class Format(NamedTuple):
-    """How the files of a format are told, and read."""
+    """How the files of a format are told, and read. `called` says it to people; a name that
+    `resembles` those, and does not match, is more likely a slip than another's."""
 
     name: str
     matches: Callable[[str], bool]
     read: Callable[[bytes, str], list[Reading]]
+    called: str
+    resembles: Callable[[str], bool] = lambda _: False
 
 
 def _one(read: Callable[[bytes, str], Reading]) -> Callable[[bytes, str], list[Reading]]:
@@ -42,14 +45,20 @@ def _is_json(name: str) -> bool:
     return name.endswith(".json") and not name.startswith(".")
 
 
+def _is_page(name: str) -> bool:
+    return name.upper().startswith("AGENT_") and name.upper().endswith(".MD")
+
+
 FORMATS = {
     form.name: form
     for form in (
-        Format("markdown", markdown.is_name, _one(markdown.read)),
-        Format("agent-json", _is_json, _one(agent_json.read)),
-        Format("builder-state", lambda name: name == "builder-state.json", builder_state.read),
+        Format("markdown", markdown.is_name, _one(markdown.read),
+               "AGENT_NAME_YYYYMMDD_HHMMSS.md, NAME in capitals", _is_page),
+        Format("agent-json", _is_json, _one(agent_json.read), "NAME.json"),
+        Format("builder-state", lambda name: name == "builder-state.json", builder_state.read,
+               "builder-state.json"),
         Format("reference", lambda n: _is_json(n) and n != "latest.json",
-               _one(reference_store.read)),
+               _one(reference_store.read), "TASK/ID.json"),
     )
 }  # fmt: skip
 
@@ -65,12 +74,17 @@ class Failure(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """CONTRACT: what an import did."""
+    """CONTRACT: what an import did; files were passed over because of their names."""
 
     imported: int = 0
     unchanged: int = 0
     failed: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.imported or self.unchanged or self.failed)
 
     def plus(self, other: Tally) -> Tally:
         return Tally(
@@ -78,6 +92,7 @@ class Tally(NamedTuple):
             self.unchanged + other.unchanged,
             (*self.failed, *other.failed),
             (*self.notes, *other.notes),
+            (*self.passed_over, *other.passed_over),
         )
 
     def document(self) -> dict[str, Any]:
@@ -86,22 +101,39 @@ class Tally(NamedTuple):
             "unchanged": self.unchanged,
             "failed": [failure._asdict() for failure in self.failed],
             "notes": list(self.notes),
+            "passed_over": list(self.passed_over),
         }
 
 
 # --- which files ----------------------------------------------------------------------------------
 
 
-def files(form: Format, place: Path) -> Iterator[Path]:
-    """The file itself, or those of the format below a directory; nothing that lies outside it."""
+class Sorted(NamedTuple):
+    """The files below a directory: those of a format, and those that are called almost so."""
+
+    matching: list[Path]
+    resembling: list[Path]
+
+
+def files(form: Format, place: Path) -> Sorted:
+    """The file itself, or those below a directory; nothing that lies outside it."""
     if not place.is_dir():
         if not place.exists():
             raise CheckpointNotFoundError(f"there is no file {place}", "Name one that exists.")
-        yield place
-        return
+        return Sorted([place], [])
+    found = Sorted([], [])
+    for path in _below(place):
+        if form.matches(path.name):
+            found.matching.append(path)
+        elif form.resembles(path.name):
+            found.resembling.append(path)
+    return found
+
+
+def _below(place: Path) -> Iterator[Path]:
     for folder, below, names in os.walk(place):
         below[:] = sorted(name for name in below if name not in _SKIPPED)
-        yield from (Path(folder, name) for name in sorted(names) if form.matches(name))
+        yield from (Path(folder, name) for name in sorted(names))
 
 
 class Place:
@@ -165,7 +197,9 @@ class Intake:
     def everything(self, form: Format, place: Path, progress: Progress | None = None) -> Tally:
         """All files of a format, oldest checkpoint first, many to a commit."""
         report = progress or _silent
-        found, tally = self._read(form, list(files(form, place)), self.place(place), report)
+        there = files(form, place)
+        found, tally = self._read(form, there.matching, self.place(place), report)
+        tally = tally.plus(Tally(passed_over=tuple(map(str, there.resembling))))
         found.sort(key=lambda file: file.written_at)
         for start in range(0, len(found), _AT_ONCE):
             with self._store.transaction():

@@ -15,6 +15,7 @@ from syncd.service import CheckpointService
 from syncd.vocabulary import MAX_ID
 
 _ALL = 1_000_000
+_NAME_FOLDER = "Name a directory; the files in it get their names from the checkpoints."
 
 
 def exported(
@@ -29,13 +30,24 @@ def exported(
     oldest_first = found[::-1]
     if form == "builder-state":
         return [_into_builder_state(place, within or "activePrd", found[0])]
-    place.mkdir(parents=True, exist_ok=True)
+    _make_folder(form, place)
     writers: dict[str, Callable[[Path, list[Checkpoint]], list[Path]]] = {
         "markdown": _markdown,
         "agent-json": _agent_json,
         "reference": _reference,
     }
     return writers[form](place, oldest_first)
+
+
+def _make_folder(form: str, place: Path) -> None:
+    """A place that is called like a file was meant as one."""
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"{place} is a file: {form} is written into a directory", _NAME_FOLDER)
+    if not place.exists() and place.suffix.lower() in (".md", ".json"):
+        raise UsageError(
+            f"{place} is called like a file: {form} is written into a directory", _NAME_FOLDER
+        )
+    place.mkdir(parents=True, exist_ok=True)
 
 
 def _markdown(place: Path, found: list[Checkpoint]) -> list[Path]:

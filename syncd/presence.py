@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from syncd.entry import AGENT
 from syncd.node import Node
+from syncd.store import VIEW_COLUMNS
+from syncd.views import CheckpointRow
 
 if TYPE_CHECKING:
     from syncd.entry import Entry
@@ -98,16 +100,39 @@ def _check(node: Node, sign: Sign) -> None:
 
 def ended(node: Node, agent: str, task_id: str = "") -> None:
     """An agent has ended in good order; without a task, with all that it had on this device. Only
-    where its newest checkpoint says that it goes on must that be said in an entry."""
+    where its newest checkpoint, or its claim to the task, says that it goes on must that be said
+    in an entry."""
     import orjson
 
     with node.store.transaction():
         own, only = own_ids(node), orjson.dumps([task_id]).decode() if task_id else None
         for device_id in own:
             node.store.change("drop_sign", (device_id, agent, task_id))
-        for device_id, who, task, *_ in node.store.rows("at_work", (only,)):
-            if device_id in own and who == agent and task_id in ("", task):
-                transition(node, task, agent, device_id, ENDED, actor=agent)
+        at_work = {(row[2], row[0]) for row in node.store.rows("at_work", (only,))
+                   if row[0] in own and row[1] == agent}  # fmt: skip
+        for task, device_id in sorted(at_work | _held(node, agent, task_id, own)):
+            transition(node, task, agent, device_id, ENDED, actor=agent)
+
+
+def _held(node: Node, agent: str, task_id: str, own: set[str]) -> set[tuple[str, str]]:
+    """The task, if the agent holds it by a claim that nothing was written after."""
+    from syncd import tenure
+
+    claim = tenure.holder(node, task_id) if task_id else None
+    if claim is None or claim.holder[0] != agent or claim.holder[1] not in own:
+        return set()
+    row = node.store.row("checkpoint", (node.store.current_id(task_id),))
+    written = row is not None and CheckpointRow(*row[:VIEW_COLUMNS]).hlc > claim.hlc
+    over = written or ended_since(node, task_id, claim.holder, claim.hlc)
+    return set() if over else {(task_id, claim.holder[1])}
+
+
+def ended_since(node: Node, task_id: str, worker: tuple[str, str], hlc: int) -> bool:
+    """Whether an agent has said that it has ended, after some reading of the clock."""
+    from syncd import facts
+
+    told = facts.concerning(node, AGENT, about(task_id, *worker))
+    return any(fact.meta["state"] == ENDED and fact.hlc > hlc for fact in told)
 
 
 def transition(

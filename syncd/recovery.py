@@ -311,13 +311,16 @@ class _Attempt:
         )
 
     def _signs(self) -> Iterator[tuple[Worker, int]]:
-        """The last one of whoever wrote last, and of whoever holds the task."""
+        """The last one of whoever wrote last, and of whoever holds the task; that an agent says its
+        work has ended is none."""
         workers = {self._former: 0}
-        if claim := tenure.holder(self._node, self._task):
+        claim = tenure.holder(self._node, self._task)
+        if claim and not presence.ended_since(self._node, self._task, claim.holder, claim.hlc):
             workers[claim.holder] = clock.milliseconds(claim.hlc)
         for found in agents.everybody(self._node):
             worker = (found.sign.agent_id, found.sign.device_id)
-            if worker in workers and found.sign.task_id in ("", self._task):
+            here = found.sign.task_id in ("", self._task) and found.state != presence.ENDED
+            if worker in workers and here:
                 workers[worker] = max(workers[worker], found.sign.seen_ms)
         yield from workers.items()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import orjson
@@ -92,7 +93,7 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
         "keys_missing": orjson.loads(state.get("keys_missing") or "[]"),
         "erased_and_back": purges.survivors(store.rows),
         "agents": agents.counts(found.agents),
-        "notices": [*liveness.notices(node, found.agents, found.lost), *_unreadable(node),
+        "notices": [*liveness.notices(node, found.agents, found.lost), *_unreadable(node, pid),
                     *mishaps.notices(node.home, int(time.time() * 1000))],
         "disk": {"free_bytes": disk.free(node.home),
                  "problem": disk.problem(node)},
@@ -113,14 +114,33 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
 # --- the parts --------------------------------------------------------------------------------
 
 
-def _unreadable(node: Node) -> list[dict[str, str]]:
-    """Files that are watched and could not be read."""
+def _unreadable(node: Node, pid: int) -> list[dict[str, str]]:
+    """Files that were watched and could not be read, if they are still there."""
     found = node.store.rows("source_problems")
     return [
         {"what": f"{path}{f', line {line}' if line else ''} could not be read: {problem}",
-         "remedy": "Correct the file; it is read again when it changes."}
-        for path, line, problem, _ in found
+         "remedy": _read_again(node, pid, path)}
+        for path, line, problem, _ in found if _is_there(path)
     ]  # fmt: skip
+
+
+def _is_there(path: str) -> bool:
+    """What may not be looked at counts as there."""
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _read_again(node: Node, pid: int, path: str) -> str:
+    """Who watches it can be known of the daemon alone."""
+    roots = [Path(root).expanduser().absolute() for root in node.settings["watch.paths"]]
+    if pid and any(Path(path).is_relative_to(root) for root in roots):
+        return "Correct the file; it is read again when it changes."
+    return f"Correct the file, then `syncd watch {quote(path)}`, unless a watch of it runs."
 
 
 def _daemon(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:

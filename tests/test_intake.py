@@ -273,6 +273,46 @@ def test_import_and_export_by_command(runner: Runner, home: Path, place: Path) -
     assert markdown.is_name(os.path.basename(path))  # noqa: PTH119
 
 
+def test_a_page_of_another_name_is_passed_over_and_named(
+    runner: Runner, home: Path, place: Path
+) -> None:
+    machine = Machine(runner, home)
+    for name in ("AGENT_x.md", "AGENT_FOO.md", "README.md"):
+        page(place, name)
+    told = machine.ok("import", "markdown", str(place))
+    assert "Took in 0 checkpoints; 0 unchanged, 0 failed." in told.out
+    for name in ("AGENT_x.md", "AGENT_FOO.md"):
+        words = "Passed over, as the name is not AGENT_NAME_YYYYMMDD_HHMMSS.md, NAME in capitals: "
+        assert f"{words}{place / name}" in told.err
+    assert "README.md" not in told.err
+    named = machine.json("import", "markdown", str(place))["passed_over"]
+    assert named == [str(place / "AGENT_FOO.md"), str(place / "AGENT_x.md")]
+    page(place, "AGENT_FOO_20260116_150045.md")
+    assert "nothing was found" not in machine.ok("import", "markdown", str(place)).err
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_folder_that_holds_nothing_of_the_format_is_told(
+    runner: Runner, home: Path, place: Path, form: str
+) -> None:
+    (place / "notes.txt").write_text("x")
+    told = Machine(runner, home).ok("import", form, str(place))
+    assert f"nothing was found below {place}: {form} files are called " in told.err
+
+
+@pytest.mark.parametrize("form", ["markdown", "agent-json", "reference"])
+def test_an_export_into_a_file_is_refused_and_makes_nothing(
+    runner: Runner, home: Path, place: Path, form: str
+) -> None:
+    machine = Machine(runner, home)
+    machine.create("t")
+    (place / "afile").write_text("mine")
+    for name in ("afile", "new/x.md", "new/x.json"):
+        error = machine.fails(2, "export", form, str(place / name), "--task", "t")
+        assert "is written into a directory" in error["message"]
+    assert [path.name for path in place.iterdir()] == ["afile"]
+
+
 def test_bad_words_get_a_remedy(runner: Runner, home: Path, place: Path) -> None:
     machine = Machine(runner, home)
     assert machine.fails(2, "import", "yaml", str(place))["remedy"]

@@ -487,8 +487,55 @@ def test_whatever_ends_the_loop_ends_the_agent_and_leaves_a_checkpoint(
         process.send_signal(number)
         _, said = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "Interrupted" in said
-    assert "interrupted by the user" in place.latest()["recovery"]["resume_instructions"]
+    latest = place.latest()
+    name = latest["metadata"]["checkpoint_id"]
+    assert f"Interrupted. The last checkpoint that was left is {name}" in said
+    assert "`syncd resume t`" in said
+    assert "interrupted by the user" in latest["recovery"]["resume_instructions"]
+    assert place.machine.json("agents") == []
+
+
+@pytest.mark.parametrize("plan", ["", "exit 3", "--completed one", "--agent zoe --completed one"])
+def test_nobody_waits_for_its_agents_when_it_has_ended(place: Bench, plan: str) -> None:
+    place.loop(plan, "--max-iterations", "1")
+    assert place.machine.json("agents") == []
+    who = "zoe" if "zoe" in plan else "implementation-1"
+    shown = place.machine.json("agents", "--all")
+    assert [(a["agent_id"], a["state"]) for a in shown] == [(who, "ended")]
+
+
+def test_a_second_loop_on_a_task_is_refused_while_the_first_one_runs(place: Bench) -> None:
+    words = [SYNCD, "--home", str(place.machine.home), "loop", "--task", "t", "--", sys.executable,
+             "agent.py", "hang"]  # fmt: skip
+    with subprocess.Popen(words, cwd=place.folder, stderr=subprocess.DEVNULL) as process:
+        until((place.folder / "runs").exists)
+        error = place.machine.fails(7, "loop", "--task", "t", "--", "true")
+        other = place.machine.run("loop", "--task", "u", "--max-iterations", "1", "--", "true")
+        process.send_signal(signal.SIGINT)
+    assert "runs 't'" in error["message"]
+    assert "--task t" in error["remedy"]
+    assert other.code == 3, "another task is nobody's"
+    again = place.machine.run("loop", "--task", "t", "--max-iterations", "1", "--", "true")
+    assert again.code == 3
+
+
+def test_why_the_last_run_failed_is_quoted_and_the_task_named(place: Bench) -> None:
+    shell = "echo 'boom: cannot open x' >&2; exit 3"
+    said = place.machine.run("loop", "--task", "my task", "--", "sh", "-c", shell)
+    assert said.code == 3
+    assert "completed nothing and changed nothing. 3 runs," in said.out
+    assert "The last run ended with exit code 3: boom: cannot open x" in said.out
+    assert "`syncd resume 'my task'`" in said.out
+    _, done = place.loop("exit 7", "--max-iterations", "1")
+    assert (done["exit_code"], done["error"]) == (7, "it went wrong in line 1")
+
+
+def test_the_tokens_of_the_task_are_not_told_as_those_of_the_run(place: Bench) -> None:
+    place.machine.create("t", "--tokens", "4800")
+    words = ("loop", "--task", "t", "--max-iterations", "1", "--", "true")
+    said = place.machine.run(*words).out
+    assert re.search(r"1 run, [\d.]+ s\.", said), "and no tokens between the two"
+    assert "The task has taken 4,800 tokens so far, earlier runs included." in said
 
 
 # --- what is seen of it ---------------------------------------------------------------------------

@@ -183,7 +183,9 @@ def test_what_is_wrong_is_said_with_what_to_do(shop: Path, tmp_path: Path) -> No
         async with connected(tmp_path, SYNCD_AGENT="ann") as client:
             assert "Pass `task`" in await refused(client, "save", completed=["x"])
             assert "completd" in await refused(client, "save", completd=["x"], task="t")
-            assert "phase" in await refused(client, "save", phase="nonsense", task="t")
+            nonsense = await refused(client, "save", phase="nonsense", task="t")
+            assert "phase" in nonsense
+            assert "https://" not in nonsense, "no links to somebody's manual"
             assert "Pass `text`" in await refused(client, "search", text=" ")
             assert "handoff list" in await refused(client, "handoff", action="accept", id="abc")
             assert "nowhere" in await refused(client, "handoff", task="nowhere")

@@ -22,6 +22,7 @@ from syncd import (
     clock,
     credentials,
     facts,
+    presence,
     recovery,
     tasks,
     tenure,
@@ -414,6 +415,23 @@ def test_a_heartbeat_is_a_sign_of_life(service: CheckpointService) -> None:
 def test_who_handed_off_need_not_be_waited_for(service: CheckpointService) -> None:
     resuming.saved(service, execution_state={"phase": "handoff"})
     assert recover(service, TAKEOVER, agent="bob").tenure
+
+
+def test_who_said_that_it_has_ended_need_not_be_waited_for(service: CheckpointService) -> None:
+    chain(service, 1)
+    presence.heartbeat(service.node, "ann", "t")
+    presence.ended(service.node, "ann", "t")
+    assert recover(service, TAKEOVER, agent="bob").tenure
+    presence.ended(service.node, "bob", "t")
+    assert recover(service, TAKEOVER, agent="eve").tenure, "bob wrote nothing, and has ended"
+
+
+def test_who_came_back_after_the_end_is_waited_for(service: CheckpointService) -> None:
+    chain(service, 1)
+    presence.ended(service.node, "ann", "t")
+    presence.heartbeat(service.node, "ann", "t")
+    with pytest.raises(LeaseHeldError, match="ann gave a sign of life"):
+        recover(service, TAKEOVER, agent="bob")
 
 
 def test_who_has_lost_the_task_cannot_go_on_with_it(service: CheckpointService) -> None:

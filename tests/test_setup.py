@@ -101,6 +101,13 @@ def test_it_is_installed_once_checked_and_removed_without_a_trace(
     assert sorted(path.name for path in shop.iterdir()) == [".git", "src"]
 
 
+def test_after_a_removal_nobody_is_told_to_trust_hooks(user: Path) -> None:
+    program = CliRunner()
+    assert "trust the hooks" in program.invoke(syncd, ["setup", "codex"]).stderr
+    assert program.invoke(syncd, ["setup", "codex", "--remove"]).stderr == "Start Codex anew.\n"
+    assert program.invoke(syncd, ["setup", "codex", "--remove"]).stderr == ""
+
+
 @pytest.mark.parametrize("host", ALL)
 def test_what_is_installed_twice_is_told(host: str, shop: Path) -> None:
     assert json.loads(run(host, "--project").stdout)["notices"] == []

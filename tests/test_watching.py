@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from counts import full
 from daemons import ann, bob, daemon_of, online, until
-from machines import Machine, Team, runner, team
+from machines import Machine, Runner, Team, runner, team
 from test_intake import agent_file, page
 from test_presence import FAST
 
@@ -171,6 +171,24 @@ def test_one_that_stays_unreadable_is_reported_and_stops_nobody(home: Path, plac
         assert watch.event().what == "taken"
         with closing(Node(home)) as node:
             assert node.store.rows("source_problems") == []
+
+
+def test_an_unreadable_file_is_shown_until_it_is_gone_with_what_reads_it_again(
+    runner: Runner, home: Path, place: Path
+) -> None:
+    bad = place / "bad.json"
+    with watching(home, place) as watch:
+        bad.write_text('{"agent_id": 1}')
+        assert watch.event().what == "unreadable"
+    machine = Machine(runner, home)
+    [notice] = machine.json("status")["notices"]
+    assert f"{bad}, line 1 could not be read" in notice["what"]
+    assert (
+        notice["remedy"]
+        == f"Correct the file, then `syncd watch {bad}`, unless a watch of it runs."
+    )
+    bad.unlink()
+    assert machine.json("status")["notices"] == []
 
 
 def test_a_renamed_file_is_the_same_checkpoint_also_when_it_changes_later(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from importlib import import_module
 from itertools import pairwise
@@ -112,6 +113,9 @@ _SECTIONS = {
 }
 
 
+_RANGE = re.compile(r"is not a valid (integer|float) range\.")
+
+
 def _function_of(command: str) -> str:
     """A command that is a word of Python has an underscore behind it there."""
     return f"{command}_" if iskeyword(command) else command.replace("-", "_")
@@ -180,8 +184,8 @@ def main() -> None:
         sys.exit(syncd.main(standalone_mode=False) or 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        sys.exit(_interrupted(as_json))
+    except (click.Abort, KeyboardInterrupt) as error:
+        sys.exit(_interrupted(as_json, _farewell(error)))
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
@@ -199,19 +203,29 @@ def main() -> None:
         sys.exit(_fail(_unexpected(error), as_json))
 
 
-def _interrupted(as_json: bool) -> int:
-    stopped = SyncdError("interrupted", "Run it again; what was done before is kept.")
+def _farewell(error: BaseException) -> str:
+    """What the command itself had to say when it was interrupted; click puts an error of its own
+    around that."""
+    inner = error.__cause__ if isinstance(error, click.Abort) else error
+    return str(inner) if isinstance(inner, KeyboardInterrupt) else ""
+
+
+def _interrupted(as_json: bool, farewell: str) -> int:
+    again = farewell or "Run it again; what was done before is kept."
+    stopped = SyncdError("interrupted", again)
     stopped.code, stopped.exit_code = "interrupted", 130
     if as_json:
         return _fail(stopped, as_json)
-    click.echo("Interrupted.", err=True)
+    click.echo(f"Interrupted. {farewell}".rstrip(), err=True)
     return stopped.exit_code
 
 
 def _usage(error: click.ClickException) -> UsageError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "syncd"
-    return UsageError(error.format_message(), f"See `{path} --help`.")
+    # What is no number at all is in no range either, nor a range itself.
+    message = _RANGE.sub(r"is not a valid \1.", error.format_message())
+    return UsageError(message, f"See `{path} --help`.")
 
 
 def _fail(error: SyncdError, as_json: bool) -> int:

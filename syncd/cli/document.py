@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -147,7 +149,8 @@ def created(options: dict[str, Any], task: str, agent: str | None, limit: int) -
     from syncd import drafting
 
     document = _read(options["file"], limit)
-    draft = drafting.created(document, given(options), task, agent or "")
+    with _naming(used := given(options)):
+        draft = drafting.created(document, used, task, agent or "")
     if not draft.metadata.agent_id:
         raise UsageError("no agent is named", "Add --agent NAME, or set SYNCD_AGENT.")
     return draft
@@ -160,7 +163,8 @@ def continued(
     from syncd import drafting
 
     patch = _read(options["file"], limit)
-    return drafting.continued(before, patch, given(options), task, agent or "")
+    with _naming(used := given(options)):
+        return drafting.continued(before, patch, used, task, agent or "")
 
 
 def task_in(file: str | None, limit: int) -> str:
@@ -174,7 +178,21 @@ def changed(options: dict[str, Any], current: Checkpoint, limit: int) -> Checkpo
     """`current` with the changes: a merge patch from --file, then the options."""
     from syncd import drafting
 
-    return drafting.changed(current, _read(options["file"], limit), given(options))
+    with _naming(used := given(options)):
+        return drafting.changed(current, _read(options["file"], limit), used)
+
+
+@contextmanager
+def _naming(used: dict[str, Any]) -> Iterator[None]:
+    """What is wrong with a field that an option has filled is said of the option."""
+    try:
+        yield
+    except InvalidInputError as error:
+        for field in FIELDS:
+            if field.path in used:
+                path = rf"(^|; )({re.escape(field.path)}(?:\.\d+)?)(?=: )"
+                error.message = re.sub(path, rf"\1{field.option} (\2)", error.message)
+        raise
 
 
 _cache: dict[str, Any] = {}

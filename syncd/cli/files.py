@@ -15,7 +15,7 @@ from syncd.cli.bars import bars
 from syncd.cli.verb import App, complete_tasks, until_interrupted, verb, warn
 
 if TYPE_CHECKING:
-    from syncd.intake import Tally
+    from syncd.intake import Format, Tally
     from syncd.watching import Event
 
 _FORMATS = ("markdown", "agent-json", "builder-state", "reference")
@@ -40,7 +40,8 @@ def import_(app: App, ctx: click.Context, form: str, path: Path, task: str | Non
 
     FORMAT is markdown (AGENT_*.md), agent-json (one file for each agent), builder-state
     (builder-state.json) or reference (TASK/ID.json); PATH a file, or a directory with all below it.
-    A file that was taken in before and has not changed is left alone. Exits with 1 if one could not
+    A file that was taken in before and has not changed is left alone; one whose name is almost that
+    of the format is passed over, and named. Exits with 1 if one could not
     be read; the others are taken in all the same.
     """
     from syncd.intake import FORMATS, Intake
@@ -49,6 +50,7 @@ def import_(app: App, ctx: click.Context, form: str, path: Path, task: str | Non
         done = Intake(app.service, task or "").everything(FORMATS[form], path, progress)
     app.emit(done.document(), lambda: _counted(done))
     _tell(done)
+    _tell_missed(done, FORMATS[form], path)
     if done.failed:
         ctx.exit(1)
 
@@ -68,6 +70,17 @@ def _tell(done: Tally) -> None:
     for kind, found in (("failures", done.failed), ("notes", done.notes)):
         if more := len(found[_SHOWN:]):
             warn(f"{more:,} more {kind}: --json lists them all")
+
+
+def _tell_missed(done: Tally, form: Format, place: Path) -> None:
+    """What the user may have meant, too."""
+    for path in done.passed_over[:_SHOWN]:
+        words = f"as the name is not {form.called}: {path}"
+        click.echo(render.labelled("Passed over, ", words, "yellow", err=True), err=True)
+    if more := len(done.passed_over[_SHOWN:]):
+        warn(f"{more:,} more were passed over: --json lists them all")
+    if done.nothing and place.is_dir():
+        warn(f"nothing was found below {place}: {form.name} files are called {form.called}")
 
 
 @click.command()

@@ -7,6 +7,7 @@ import signal
 import sys
 from contextlib import closing
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -27,7 +28,8 @@ _WORDS = {
     "budget": "Stopped: the budget is spent.",
     "iterations": "Stopped: that was the last iteration allowed (--max-iterations).",
     "no_progress": "Stopped: three runs completed nothing and changed nothing.",
-    "taken": "Stopped: the work is another machine's. To take it over: `syncd recover --takeover`.",
+    "taken": "Stopped: the work is another machine's. To take it over: `syncd recover "
+    "{task} --takeover`.",
     "same_error": "Stopped: the same error came five times in a row.",
 }
 
@@ -77,7 +79,7 @@ def loop(
         signal.signal(number, _interrupt)
     with closing(_Screen()) as screen:
         done = Loop(app.service, plan, Watcher(screen.show, screen.progress)).run()
-    app.emit(done._asdict(), lambda: _told(done))
+    app.emit(done._asdict(), lambda: _told(done, quote(name)))
     if done.stopped != "complete":
         ctx.exit(3 if done.stopped in _ATTENTION else 1)
 
@@ -133,10 +135,29 @@ class _Screen:
             self._fresh = True
 
 
-def _told(done: Report) -> str:
+def _told(done: Report, task: str) -> str:
     runs = render.count(done.iterations, "run", "runs")
-    spent = f", {done.tokens:,} tokens" if done.tokens else ""
-    lines = [f"{_WORDS[done.stopped]} {runs}{spent}, {done.seconds:g} s."]
+    lines = [f"{_WORDS[done.stopped].format(task=task)} {runs}, {done.seconds:g} s."]
+    if failure := _failure(done):
+        lines.append(render.clean(failure))
+    if done.tokens:
+        lines.append(f"The task has taken {done.tokens:,} tokens so far, earlier runs included.")
     if done.stopped != "complete":
-        lines.append(f"Newest checkpoint: {done.checkpoint_id}; `syncd resume` shows what is next.")
+        newest = f"Newest checkpoint: {done.checkpoint_id}; " if done.checkpoint_id else ""
+        lines.append(f"{newest}`syncd resume {task}` shows what is next.")
     return "\n".join(lines)
+
+
+def _failure(done: Report) -> str:
+    """How the last run ended, if not well."""
+    if done.outcomes[-1:] == ["timed_out"]:
+        how = "The last run took too long"
+    elif done.exit_code < 0:
+        how = f"The last run was ended by signal {-done.exit_code}"
+    elif done.exit_code:
+        how = f"The last run ended with exit code {done.exit_code}"
+    elif done.error:
+        how = "The last run failed"
+    else:
+        return ""
+    return f"{how}: {done.error}" if done.error else f"{how}."

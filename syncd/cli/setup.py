@@ -60,7 +60,9 @@ def setup(
     for notice in notices:
         warn(notice)
     if not app.json and not check and any(r.state in _DONE for r in results):
-        click.echo(_NEXT[host], err=True)
+        click.echo(
+            _NEXT[host].partition("; ")[0].rstrip(".") + "." if remove else _NEXT[host], err=True
+        )
     ctx.exit(3 if drift else 0)
 
 

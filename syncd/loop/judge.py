@@ -45,13 +45,15 @@ class Iteration(NamedTuple):
     outcome: str
     error: str
     mark: str
+    exit_code: int = 0
 
 
 def judged(found: Found) -> Iteration:
     """The word of the checkpoint counts first, then how the command ended."""
     outcome = _outcome(found)
     failed = outcome in (CRASHED, TIMED_OUT, RATE_LIMITED, BLOCKED)
-    return Iteration(outcome, (found.error or last_words(found.tail)) if failed else "", found.mark)
+    error = (found.error or last_words(found.tail)) if failed else ""
+    return Iteration(outcome, error, found.mark, found.exit_code)
 
 
 def _outcome(found: Found) -> str:

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from syncd import offers, presence, tasks, tenure, workspace
@@ -23,6 +24,7 @@ from syncd.invocations import invoked
 from syncd.items import Workspace
 from syncd.loop import judge
 from syncd.loop.child import Command, Ran, run
+from syncd.loop.turn import alone
 from syncd.node import user
 from syncd.offers import Taker
 from syncd.resume import Reader, resumed
@@ -57,7 +59,8 @@ class Plan(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Why it stopped, and what was done."""
+    """Why it stopped, and what was done. `tokens` are all that the task has taken so far; exit code
+    and error are those of the last run."""
 
     stopped: str
     iterations: int
@@ -65,6 +68,8 @@ class Report(NamedTuple):
     tokens: int
     seconds: float
     outcomes: list[str]
+    exit_code: int
+    error: str
 
 
 class Watcher(NamedTuple):
@@ -87,15 +92,35 @@ class Loop:
         self._tail = self._phase = ""
 
     def run(self) -> Report:
-        """Until there is a reason to stop; an interruption leaves a last checkpoint."""
+        """Until there is a reason to stop; an interruption leaves a last checkpoint, and names
+        it."""
+        with alone(self._service.node.home, self._plan.task):
+            try:
+                return self._until_it_stops()
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(self._farewell()) from None
+
+    def _farewell(self) -> str:
+        newest = self._newest()
+        if newest is None:
+            return ""
+        return (
+            f"The last checkpoint that was left is {newest.metadata.checkpoint_id}; `syncd resume "
+            f"{quote(self._plan.task)}` shows what is next."
+        )
+
+    def _until_it_stops(self) -> Report:
         newest = self._newest()
         start, first = self._mark(newest), newest.metadata.iteration + 1 if newest else 1
         while True:
             number = first + len(self._history)
             session = uuid7()
-            if not self._taken_over(number, session):
-                return self._report(judge.TAKEN)
-            iteration = self._once(number, session)
+            try:
+                if not self._taken_over(number, session):
+                    return self._report(judge.TAKEN)
+                iteration = self._once(number, session)
+            finally:
+                self._ended(number, session)
             self._history.append(iteration)
             stop = judge.verdict(self._history, self._plan.limits, start,
                                  over_budget=self._over_budget())  # fmt: skip
@@ -139,8 +164,6 @@ class Loop:
             except KeyboardInterrupt:
                 self._leave_word(agent, session, number, "interrupted by the user")
                 raise
-            finally:
-                presence.ended(self._service.node, agent, self._plan.task)
         after = self._newest()
         if after is None or (before and after.revision == before.revision):
             after = self._written_for(agent, session, number, ran)
@@ -148,6 +171,15 @@ class Loop:
         if after.execution_state.phase != ExecutionPhase.HANDOFF:
             self._phase = str(after.execution_state.phase)
         return judge.judged(self._found(ran, after))
+
+    def _ended(self, number: int, session: str) -> None:
+        """Nobody waits for an agent whose command has ended, under whatever name it wrote; what was
+        written for it, too, would else say that it goes on."""
+        node, task = self._service.node, self._plan.task
+        presence.ended(node, self._agent(number), task)
+        newest = self._newest()
+        if newest and newest.metadata.session_id == session:
+            presence.ended(node, newest.metadata.agent_id, task)
 
     def _command(self, agent: str, session: str, number: int, place: Path) -> Command:
         prompt = self._prompt(agent)
@@ -279,6 +311,8 @@ class Loop:
             stop, len(self._history), newest.metadata.checkpoint_id if newest else "",
             self._tokens(), round(time.monotonic() - self._began, 1),
             [iteration.outcome for iteration in self._history],
+            self._history[-1].exit_code if self._history else 0,
+            self._history[-1].error if self._history else "",
         )  # fmt: skip
 
 

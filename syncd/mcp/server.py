@@ -281,6 +281,8 @@ def _slim(schema: Any, *left_out: str) -> Any:
 
 def serve(home: Path | None) -> None:
     """Until the client closes our input, or asks us to end."""
+    # What a model is told is read at the cost of its context: no links to pydantic's manual.
+    os.environ["PYDANTIC_ERRORS_INCLUDE_URL"] = "0"
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="syncd mcp: %(message)s")
     logger = logging.getLogger("syncd")
     logger.handlers = [Ear(), logging.StreamHandler(sys.stderr)]
