@@ -12,11 +12,13 @@ import sys
 import termios
 from pathlib import Path
 
+import click
 import pytest
 from machines import SYNCD, Result, the_runner
 
 from syncd.cli import render
 from syncd.cli.app import command_paths
+from syncd.cli.verb import Number
 
 CREATE = ("checkpoint", "create", "--task", "t", "--agent", "a")
 
@@ -412,6 +414,13 @@ def test_the_home_option_goes_before_the_environment(tmp_path: Path) -> None:
         (["checkpoint", "finalize", "x"], "", 4, "x"),
         (["nonsense"], "", 2, "nonsense"),
         (["checkpoint", "create", "--nonsense"], "", 2, "--nonsense"),
+        (["--home", "", "init"], "", 2, "an empty path is no home"),
+        (["--home", "", "hook", "codex"], "", 2, "an empty path is no home"),
+        (["flush", "--wait", "nan"], "", 2, "'nan' is not a number"),
+        (["flush", "--wait", "-1"], "", 2, "0<=x<=1000000.0"),
+        (["loop", "--task", "t", "--timeout", "nan", "--", "true"], "", 2, "is not a number"),
+        (["loop", "--task", "t", "--timeout", "inf", "--", "true"], "", 2, "is not a number"),
+        (["handoff", "accept", "x", "--agent", "a", "--wait", "nan"], "", 2, "is not a number"),
         (["backup", "restore", "/etc/passwd"], "", 5, "passwd"),
     ],
 )  # fmt: skip
@@ -732,6 +741,13 @@ def test_every_command_takes_json() -> None:
     for path, command in command_paths().items():
         options = {option for parameter in command.params for option in parameter.opts}
         assert "--json" in options, path
+
+
+def test_every_option_that_takes_a_fraction_takes_numbers_only() -> None:
+    for path, command in command_paths().items():
+        for parameter in command.params:
+            fraction = isinstance(parameter.type, click.types.FloatParamType)
+            assert not fraction or isinstance(parameter.type, Number), (path, parameter.name)
 
 
 def test_completion_knows_commands_tasks_and_ids() -> None:

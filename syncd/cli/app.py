@@ -16,6 +16,7 @@ import click
 from syncd import __version__
 from syncd.cli import render
 from syncd.cli.verb import App
+from syncd.config import named_home
 from syncd.errors import SyncdError, UsageError
 
 # name: module that holds it. A command's one-line help is the first line of its docstring.
@@ -159,15 +160,15 @@ class Tree(click.Group):
 @click.version_option(
     __version__, "-V", "--version", prog_name="syncd", message="%(prog)s %(version)s"
 )
-@click.option("--home", type=click.Path(path_type=Path), help="The home to use (else SYNCD_HOME).")
+@click.option("--home", type=click.Path(), help="The home to use (else SYNCD_HOME).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
-def syncd(ctx: click.Context, home: Path | None, as_json: bool) -> None:
+def syncd(ctx: click.Context, home: str | None, as_json: bool) -> None:
     """Checkpoints for AI coding agents: what is done, decided, blocked and next.
 
     Every write is on disk when the command returns; every read is verified.
     """
-    ctx.obj = App(home)
+    ctx.obj = App(None if home is None else named_home(home))
     ctx.obj.json = as_json
 
 

@@ -11,7 +11,7 @@ import click
 
 from syncd.cli import render
 from syncd.cli.bars import bars
-from syncd.cli.verb import App, verb
+from syncd.cli.verb import App, Number, verb
 from syncd.errors import LoginRefusedError, ReplicaError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _refused(app: App) -> int:
 
 @click.command()
 @click.option(
-    "--wait", "seconds", type=click.FloatRange(0, 1e6), default=10.0, show_default=True,
+    "--wait", "seconds", type=Number(0, 1e6), default=10.0, show_default=True,
     help="Give up after so many seconds.",
 )  # fmt: skip
 @click.pass_context

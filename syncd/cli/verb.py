@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -133,6 +134,16 @@ class Name(click.ParamType[str]):
                 "a name has 1 to 200 characters, none of them a control character", param, ctx
             )
         return text
+
+
+class Number(click.FloatRange):
+    """One with bounds. No comparison is true of NaN: every bound would let it through."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 def warn_of_password(app: App, dsn: str | None) -> None:
