@@ -184,8 +184,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(_interrupted(as_json))
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        sys.exit(2)
+        sys.exit(_without_command(error, as_json))
     except click.ClickException as error:
         sys.exit(_fail(_usage(error), as_json))
     except SyncdError as error:
@@ -207,6 +206,16 @@ def _interrupted(as_json: bool) -> int:
         return _fail(stopped, as_json)
     click.echo("Interrupted.", err=True)
     return stopped.exit_code
+
+
+def _without_command(error: click.exceptions.NoArgsIsHelpError, as_json: bool) -> int:
+    """People are shown what there is."""
+    path = error.ctx.command_path
+    told = UsageError(f"{path} needs a command", f"See `{path} --help`.")
+    if as_json:
+        return _fail(told, as_json)
+    click.echo(error.format_message(), err=True)
+    return told.exit_code
 
 
 def _usage(error: click.ClickException) -> UsageError:

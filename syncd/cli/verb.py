@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from syncd.store import Skipped
 
 
+_MOST = 2**62
+
+
 class App:
     """One run of the program."""
 
@@ -48,7 +51,8 @@ class App:
     def emit(self, document: Any, text: Callable[[], str | None] | str | None = None) -> None:
         """Print the result: the document with --json, else the text made for people."""
         if self.json:
-            click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+            # A damaged column may hold bytes, which JSON has no form for.
+            click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
             return
         shown = text() if callable(text) else text
         if shown is not None:
@@ -136,6 +140,13 @@ class Name(click.ParamType[str]):
         return text
 
 
+class Count(click.IntRange):
+    """How many at most. More than a database can count to is as many as there are."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        return min(int(super().convert(value, param, ctx)), _MOST)
+
+
 class Number(click.FloatRange):
     """One with bounds. No comparison is true of NaN: every bound would let it through."""
 
@@ -146,11 +157,11 @@ class Number(click.FloatRange):
         return number
 
 
-def warn_of_password(app: App, dsn: str | None) -> None:
+def warn_of_password(dsn: str | None) -> None:
     """Others on this machine can see the arguments of a program."""
     from syncd.replica.link import without_password
 
-    if dsn and dsn != "-" and not app.json and without_password(dsn)[1]:
+    if dsn and dsn != "-" and without_password(dsn)[1]:
         warn(
             "a password on the command line can be seen by others; next time use standard input "
             "or the environment"
