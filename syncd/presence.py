@@ -43,7 +43,7 @@ def about(task_id: str, agent: str, device_id: str) -> str:
 
     from syncd.fold import derived_id
 
-    names = orjson.dumps([task_id, agent, device_id]).decode()
+    names = orjson.dumps([task_id, agent, device_id], default=str).decode()
     return derived_id(f"syncd agent {names}")
 
 

@@ -141,17 +141,19 @@ class Store(Writer):
         before = FOREVER
         while page := self.rows("page_before", (before, _PAGE)):
             for row in page:
-                if needle in self._text(row):
+                if self._may_contain(row, needle):
                     found += self._checked([row], skipped)
                     if len(found) == limit:
                         return found
             before = page[-1][VIEW_COLUMNS]
         return found
 
-    def _text(self, row: tuple[Any, ...]) -> str:
-        """What is searched of a checkpoint: one that cannot be read must not seem to lack it."""
-        entry = self.vault.readable(self.read(row[VIEW_COLUMNS:_ENTRY_END]))
-        return entry.body.decode("utf-8", "replace").casefold()
+    def _may_contain(self, row: tuple[Any, ...], needle: str) -> bool:
+        """A checkpoint that cannot be read must not seem to lack what is searched."""
+        body = self.vault.readable(self.read(row[VIEW_COLUMNS:_ENTRY_END])).body
+        if type(body) is not bytes:
+            return True
+        return needle in body.decode("utf-8", "replace").casefold()
 
     # --- verified reads ---------------------------------------------------------------------
 
@@ -216,7 +218,7 @@ class Store(Writer):
         view, entry = CheckpointRow(*row[:VIEW_COLUMNS]), Entry(*row[VIEW_COLUMNS:_ENTRY_END])
         if linked := row[_ENTRY_END]:
             return str(linked)
-        if entry.seq is not None and isinstance(entry.previous, bytes) and header_intact(entry):
+        if entry.seq is not None and header_intact(entry):
             return str(orjson.loads(entry.meta).get("parent", ""))
         parent = self.row("checkpoint", (view.parent_id,))
         return view.parent_id if parent and parent[1] == view.task_id else ""
@@ -232,7 +234,7 @@ class Store(Writer):
         """The same, where what is left of a purged one will do."""
         view = CheckpointRow(*row[:VIEW_COLUMNS])
         entry = self.read(row[VIEW_COLUMNS:_ENTRY_END])
-        subject, entry_id = f"checkpoint {view.id}", entry.entry_id or f"seq {view.seq}"
+        subject, entry_id = f"checkpoint {view.id}", str(entry.entry_id or f"seq {view.seq}")
         if problem := "its entry is missing from the log" if entry.seq is None else flaw(entry):
             raise self.damaged(subject, entry_id, problem)
         if problem := _view_flaw(view, entry):

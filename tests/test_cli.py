@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import termios
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -294,6 +295,34 @@ def test_damage_is_refused_recorded_and_passed_over_only_on_request(home: Path) 
     assert run("checkpoint", "latest", "t", "--fallback").code == 5
 
 
+_BYTES = "X'00ff'"
+
+
+@pytest.mark.parametrize("column", ["entry_id", "device_id", "entity_id", "at", "hash", "body"])
+def test_a_column_of_another_type_is_told_as_damage_by_every_reader(
+    home: Path, tmp_path: Path, column: str
+) -> None:
+    create("t", "--focus", "three")
+    change = "replace(CAST(body AS TEXT), 'three', 'thr33')" if column == "body" else _BYTES
+    with closing(sqlite3.connect(home / "context.db")) as database:
+        database.execute(f"UPDATE log SET {column} = {change}")
+        database.commit()
+    audit = run("audit", "verify", "--json")
+    assert (audit.code, audit.json()["ok"]) == (5, False)
+    assert len(ok("audit", "list", "--since", "2020-01-01", "--json").json()) == 1
+    ok("audit", "list")
+    ok("agents", "--json")
+    output = str(tmp_path / "bundle")
+    if column == "body":
+        assert run("checkpoint", "search", "three").code == 5
+    for words in (["audit", "export", "t", "--output", output], ["resume", "t"],
+                  ["checkpoint", "latest", "t", "--fallback"]):  # fmt: skip
+        assert run(*words, "--json").code in (4, 5), words
+        assert "unexpected" not in run(*words, "--json").err, words
+    rebuilt = run("rebuild", "--json")
+    assert rebuilt.code == (0 if column == "body" else 5), rebuilt
+
+
 def test_audit_verify_has_the_documented_shape() -> None:
     ok("checkpoint", "finalize", create())
     report = ok("audit", "verify", "--json").json()
@@ -442,6 +471,31 @@ def test_bad_input_gets_cause_and_remedy_and_writes_nothing(
     connection = sqlite3.connect(home / "context.db")
     assert connection.execute("SELECT COUNT(*) FROM log").fetchone() == (0,)
     connection.close()
+
+
+@pytest.mark.parametrize("group", [["checkpoint"], ["admin", "org"]])
+def test_a_group_without_a_command_shows_its_help_and_programs_an_error(group: list[str]) -> None:
+    for_people = run(*group)
+    assert (for_people.code, for_people.err.partition(" ")[0]) == (2, "Usage:")
+    for_machines = run("--json", *group)
+    assert (for_machines.code, for_machines.error()["code"]) == (2, "usage")
+    assert "needs a command" in for_machines.error()["message"]
+
+
+def test_an_id_in_use_is_refused_without_naming_our_tables() -> None:
+    document = json.dumps({"metadata": {"checkpoint_id": create()}})
+    refused = run(*CREATE, "--file", "-", "--json", stdin=document)
+    assert (refused.code, refused.error()["message"]) == (7, "this id is in use already")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["checkpoint", "history", "t"], ["checkpoint", "list"], ["checkpoint", "search", "t"],
+     ["audit", "list"]],
+)  # fmt: skip
+def test_a_limit_that_no_database_can_count_to_is_none(command: list[str]) -> None:
+    create()
+    assert len(ok(*command, "--limit", "9" * 30, "--json").json()) == 1
 
 
 def test_a_hundred_megabytes_are_refused_without_being_read_in() -> None:
