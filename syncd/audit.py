@@ -179,7 +179,7 @@ class _Walk:
     def check(self, entry: Entry) -> None:
         self.entries += 1
         for problem in self._found(entry):
-            self.problems.append(Problem(entry.entry_id, entry.device_id, problem))
+            self.problems.append(Problem(str(entry.entry_id), str(entry.device_id), problem))
 
     def _found(self, entry: Entry) -> Iterator[str]:
         if problem := _flaw(entry):

@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from syncd.errors import ConfigError
+from syncd.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -112,6 +113,16 @@ def default_home() -> Path:
     return (data if data.is_absolute() else Path.home() / ".local" / "share") / "syncd"
 
 
+def named_home(text: str) -> Path:
+    """A home that was named. As a path, nothing is the current directory, which nobody meant."""
+    if not text:
+        raise UsageError(
+            "an empty path is no home",
+            "Name a directory after --home; without --home, SYNCD_HOME or your own home counts.",
+        )
+    return Path(text)
+
+
 def home(flag: Path | None = None) -> Path:
     if flag is not None:
         return flag.expanduser().absolute()
@@ -203,9 +214,9 @@ def _checked(setting: Setting, value: Any, place: str) -> Any:
     kind = type(setting.default)
     if kind is float and type(value) is int:
         value = float(value)
-    if type(value) is not kind or (kind is list and any(type(item) is not str for item in value)):
+    if type(value) is not kind or not _possible(value):
         shown = "this" if setting.secret else repr(value)
-        example = {bool: "false", list: '["one", "another"]'}.get(kind, setting.default)
+        example = {bool: "false", list: '["one", "another"]'}.get(kind, repr(setting.default))
         raise ConfigError(
             f"{place}: {setting.name} must be {_EXPECTED[kind]}, not {shown}",
             f"For example: {setting.name} = {example}",
@@ -219,6 +230,12 @@ def _checked(setting: Setting, value: Any, place: str) -> Any:
         limit = "above zero" if value <= 0 else f"at most {_LARGEST:,}"
         raise ConfigError(f"{place}: {setting.name} must be {limit}", "Correct the value.")
     return value
+
+
+def _possible(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(type(item) is str for item in value)
+    return not (isinstance(value, float) and isnan(value))
 
 
 def commands(file: Path) -> dict[str, list[str]]:

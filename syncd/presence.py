@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from syncd.entry import AGENT
+from syncd.entry import AGENT, LEASE
 from syncd.node import Node
 from syncd.store import VIEW_COLUMNS
 from syncd.views import CheckpointRow
@@ -45,7 +45,7 @@ def about(task_id: str, agent: str, device_id: str) -> str:
 
     from syncd.fold import derived_id
 
-    names = orjson.dumps([task_id, agent, device_id]).decode()
+    names = orjson.dumps([task_id, agent, device_id], default=str).decode()
     return derived_id(f"syncd agent {names}")
 
 
@@ -116,9 +116,10 @@ def ended(node: Node, agent: str, task_id: str = "") -> None:
 
 def _held(node: Node, agent: str, task_id: str, own: set[str]) -> set[tuple[str, str]]:
     """The task, if the agent holds it by a claim that nothing was written after."""
-    from syncd import tenure
+    from syncd import fold, leases
 
-    claim = tenure.holder(node, task_id) if task_id else None
+    rows = node.store.rows("versions_of", (task_id, LEASE)) if task_id else []
+    claim = next(reversed(leases.standing(fold.versions(rows))), None)
     if claim is None or claim.holder[0] != agent or claim.holder[1] not in own:
         return set()
     row = node.store.row("checkpoint", (node.store.current_id(task_id),))

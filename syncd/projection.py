@@ -12,6 +12,7 @@ from syncd import clock, fold
 from syncd.entry import CHECKPOINT, LEASE, LINK, TASK
 from syncd.errors import DatabaseCorruptError
 from syncd.refusals import translated
+from syncd.seal import MISTYPED
 from syncd.sql import queries
 from syncd.store import Store
 from syncd.views import checkpoint_row, fence_rows, task_columns
@@ -114,7 +115,7 @@ def _build_expected(connection: sqlite3.Connection) -> None:
     branches: list[tuple[tuple[str, str], fold.Branch]] = []
     versions = connection.execute(queries()["versions"])
     for (entity, entity_id), group in groupby(versions, key=lambda row: (row[3], row[4])):
-        rows = fold.versions(group)
+        rows = fold.versions(_typed(row) for row in group)
         tasks.meet(rows)
         current = fold.current(rows)
         _add(connection, "conflicts", fold.version_conflicts(rows))
@@ -133,6 +134,14 @@ def _build_expected(connection: sqlite3.Connection) -> None:
     _add(connection, "tasks", tasks.rows())
     _add(connection, "participants", tasks.participants)
     _add(connection, "conflicts", _forks(connection, branches))
+
+
+def _typed(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A version, if its columns are what was written: a view must not repeat the damage."""
+    texts, numbers = row[1:10], (row[0], row[10])
+    if all(type(it) is str for it in texts) and all(type(it) is int for it in numbers):
+        return row
+    raise TypeError(f"entry {row[1]}: {MISTYPED}")
 
 
 def _branches(

@@ -66,7 +66,8 @@ def translated(error: Exception) -> SyncdError:
         code = sqlite3.SQLITE_CORRUPT
     usual = _MEANINGS.get(code, (StoreError, "the database refused"))
     kind, meaning = _MEANINGS.get(extended, usual)
-    return kind(f"{meaning} ({error})")
+    # Which id, whoever gave it knows; the table that it is in says nothing to him.
+    return kind(meaning if kind is CheckpointExistsError else f"{meaning} ({error})")
 
 
 def refused(error: OSError, path: Path) -> StoreError:

@@ -20,6 +20,7 @@ GENESIS = bytes(32)
 # What a body begins with that is sealed, and its key is not here; and one that was, and its key is,
 # but it is not what was sealed. No plain body begins like that.
 SEALED, DAMAGED = b"\x01", b"\x00"
+MISTYPED = "a column has another type than what was written"
 # A signature made for one purpose must never be valid for another.
 _CHAIN_DOMAIN = b"syncd chain 1\0"
 _KEY_DOMAIN = b"syncd key 1\0"
@@ -36,7 +37,7 @@ def chain_value(previous: bytes, header: bytes, body_hash: str) -> bytes:
 def flaw(entry: Entry) -> str | None:
     """What is wrong with an entry taken by itself, or None."""
     if not well_typed(entry):
-        return "a column has another type than what was written"
+        return MISTYPED
     if entry.purged is not None:  # an audit looks for the entry that accounts for it
         if entry.body:
             return "a body stands where one was purged"
@@ -69,6 +70,8 @@ def _altered(entry: Entry) -> bool:
 
 def header_intact(entry: Entry) -> bool:
     """Holds for a damaged body too: its parent can then still be trusted."""
+    if not isinstance(entry.previous, bytes) or not isinstance(entry.hash, str):
+        return False  # a damaged column may hold anything
     return chain_value(entry.previous, entry.header(), entry.hash) == entry.chain
 
 

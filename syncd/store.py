@@ -187,14 +187,18 @@ class Store(Writer):
         before = FOREVER
         while page := self.rows("page_before", (before, _PAGE)):
             for row in page:
-                entry = self.read(row[VIEW_COLUMNS:_ENTRY_END])
-                # One that cannot be read must not seem to lack it.
-                if not self.vault.is_plain(entry) or needle in _text(entry):
+                if self._may_contain(self.read(row[VIEW_COLUMNS:_ENTRY_END]), needle):
                     found += self._checked([row], skipped, sealed)
                     if len(found) == limit:
                         return found
             before = page[-1][VIEW_COLUMNS]
         return found
+
+    def _may_contain(self, entry: Entry, needle: str) -> bool:
+        """A checkpoint that cannot be read must not seem to lack what is searched."""
+        if not self.vault.is_plain(entry) or type(entry.body) is not bytes:
+            return True
+        return needle in entry.body.decode("utf-8", "replace").casefold()
 
     # --- verified reads ---------------------------------------------------------------------
 
@@ -271,7 +275,7 @@ class Store(Writer):
         view, entry = CheckpointRow(*row[:VIEW_COLUMNS]), Entry(*row[VIEW_COLUMNS:_ENTRY_END])
         if linked := row[_ENTRY_END]:
             return str(linked)
-        if entry.seq is not None and isinstance(entry.previous, bytes) and header_intact(entry):
+        if entry.seq is not None and header_intact(entry):
             return str(orjson.loads(entry.meta).get("parent", ""))
         parent = self.row("checkpoint", (view.parent_id,))
         return view.parent_id if parent and parent[1] == view.task_id else ""
@@ -287,7 +291,7 @@ class Store(Writer):
         """The same, where what is left of a purged one will do."""
         view = CheckpointRow(*row[:VIEW_COLUMNS])
         entry = self.read(row[VIEW_COLUMNS:_ENTRY_END])
-        subject, entry_id = f"checkpoint {view.id}", entry.entry_id or f"seq {view.seq}"
+        subject, entry_id = f"checkpoint {view.id}", str(entry.entry_id or f"seq {view.seq}")
         if problem := "its entry is missing from the log" if entry.seq is None else flaw(entry):
             raise self.damaged(subject, entry_id, problem)
         if problem := _view_flaw(view, entry):
@@ -345,11 +349,6 @@ class Store(Writer):
     def find(self, query: str, prefix: str) -> list[str]:
         """Up to three full ids that begin with `prefix`."""
         return [row[0] for row in self.rows(query, (prefix, prefix + "\U0010ffff"))]
-
-
-def _text(entry: Entry) -> str:
-    """What is searched of a checkpoint."""
-    return entry.body.decode("utf-8", "replace").casefold()
 
 
 def shown_hash(entry: Entry) -> str:

@@ -14,6 +14,8 @@ from syncd.refusals import translated
 from syncd.service import time_range
 from syncd.store import Store
 
+_TEXTS = ("entry_id", "device_id", "entity", "entity_id", "op", "actor", "at", "hash")
+
 
 class Row(NamedTuple):
     """An entry without its content, as the query `audit_list` gives it."""
@@ -32,7 +34,9 @@ class Row(NamedTuple):
     signed: int
 
     def document(self) -> dict[str, Any]:
-        return {**self._asdict(), "meta": self.words(), "signed": bool(self.signed)}
+        """A damaged column may hold anything; it is shown as it is."""
+        texts = {name: str(getattr(self, name)) for name in _TEXTS}
+        return {**self._asdict(), **texts, "meta": self.words(), "signed": bool(self.signed)}
 
     def words(self) -> dict[str, Any]:
         """The meta; empty if it is damaged, which an audit tells."""
@@ -60,8 +64,8 @@ class Question(NamedTuple):
             self.device in (None, row.device_id)
             and self.entity in (None, row.entity)
             and self.op in (None, row.op)
-            and (self.since is None or row.at >= self.since)
-            and (self.until is None or row.at < self.until)
+            and (self.since is None or str(row.at) >= self.since)
+            and (self.until is None or str(row.at) < self.until)
             # Whoever changes an agent's work by hand is another actor.
             and (self.agent in (None, row.actor) or row.words().get("agent") == self.agent)
         )

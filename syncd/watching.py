@@ -90,7 +90,7 @@ class Watcher:
 
         changes = watch(
             *self._roots, watch_filter=None, step=_STEP_MS, debounce=_STEP_MS, stop_event=stop,
-            rust_timeout=_IDLE_MS, yield_on_timeout=True, raise_interrupt=False,
+            rust_timeout=_IDLE_MS, yield_on_timeout=True,
         )  # fmt: skip
         self.note(path for root in self._roots for path in _below(root))
         self._note_lost()

@@ -10,13 +10,16 @@ import sqlite3
 import subprocess
 import sys
 import termios
+from contextlib import closing
 from pathlib import Path
 
+import click
 import pytest
 from machines import SYNCD, Result, the_runner
 
 from syncd.cli import render
 from syncd.cli.app import command_paths
+from syncd.cli.verb import Number
 
 CREATE = ("checkpoint", "create", "--task", "t", "--agent", "a")
 
@@ -327,6 +330,34 @@ def test_damage_is_refused_recorded_and_passed_over_only_on_request(home: Path) 
     assert run("checkpoint", "latest", "t", "--fallback").code == 5
 
 
+_BYTES = "X'00ff'"
+
+
+@pytest.mark.parametrize("column", ["entry_id", "device_id", "entity_id", "at", "hash", "body"])
+def test_a_column_of_another_type_is_told_as_damage_by_every_reader(
+    home: Path, tmp_path: Path, column: str
+) -> None:
+    create("t", "--focus", "three")
+    change = "replace(CAST(body AS TEXT), 'three', 'thr33')" if column == "body" else _BYTES
+    with closing(sqlite3.connect(home / "context.db")) as database:
+        database.execute(f"UPDATE log SET {column} = {change}")
+        database.commit()
+    audit = run("audit", "verify", "--json")
+    assert (audit.code, audit.json()["ok"]) == (5, False)
+    assert len(ok("audit", "list", "--since", "2020-01-01", "--json").json()) == 1
+    ok("audit", "list")
+    ok("agents", "--json")
+    output = str(tmp_path / "bundle")
+    if column == "body":
+        assert run("checkpoint", "search", "three").code == 5
+    for words in (["audit", "export", "t", "--output", output], ["resume", "t"],
+                  ["checkpoint", "latest", "t", "--fallback"]):  # fmt: skip
+        assert run(*words, "--json").code in (4, 5), words
+        assert "unexpected" not in run(*words, "--json").err, words
+    rebuilt = run("rebuild", "--json")
+    assert rebuilt.code == (0 if column == "body" else 5), rebuilt
+
+
 def test_audit_verify_has_the_documented_shape() -> None:
     ok("checkpoint", "finalize", create())
     report = ok("audit", "verify", "--json").json()
@@ -449,6 +480,13 @@ def test_the_home_option_goes_before_the_environment(tmp_path: Path) -> None:
         (["checkpoint", "finalize", "x"], "", 4, "x"),
         (["nonsense"], "", 2, "nonsense"),
         (["checkpoint", "create", "--nonsense"], "", 2, "--nonsense"),
+        (["--home", "", "init"], "", 2, "an empty path is no home"),
+        (["--home", "", "hook", "codex"], "", 2, "an empty path is no home"),
+        (["flush", "--wait", "nan"], "", 2, "'nan' is not a number"),
+        (["flush", "--wait", "-1"], "", 2, "0<=x<=1000000.0"),
+        (["loop", "--task", "t", "--timeout", "nan", "--", "true"], "", 2, "is not a number"),
+        (["loop", "--task", "t", "--timeout", "inf", "--", "true"], "", 2, "is not a number"),
+        (["handoff", "accept", "x", "--agent", "a", "--wait", "nan"], "", 2, "is not a number"),
         (["backup", "restore", "/etc/passwd"], "", 5, "passwd"),
     ],
 )  # fmt: skip
@@ -470,6 +508,31 @@ def test_bad_input_gets_cause_and_remedy_and_writes_nothing(
     connection = sqlite3.connect(home / "context.db")
     assert connection.execute("SELECT COUNT(*) FROM log").fetchone() == (0,)
     connection.close()
+
+
+@pytest.mark.parametrize("group", [["checkpoint"], ["admin", "org"]])
+def test_a_group_without_a_command_shows_its_help_and_programs_an_error(group: list[str]) -> None:
+    for_people = run(*group)
+    assert (for_people.code, for_people.err.partition(" ")[0]) == (2, "Usage:")
+    for_machines = run("--json", *group)
+    assert (for_machines.code, for_machines.error()["code"]) == (2, "usage")
+    assert "needs a command" in for_machines.error()["message"]
+
+
+def test_an_id_in_use_is_refused_without_naming_our_tables() -> None:
+    document = json.dumps({"metadata": {"checkpoint_id": create()}})
+    refused = run(*CREATE, "--file", "-", "--json", stdin=document)
+    assert (refused.code, refused.error()["message"]) == (7, "this id is in use already")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["checkpoint", "history", "t"], ["checkpoint", "list"], ["checkpoint", "search", "t"],
+     ["audit", "list"]],
+)  # fmt: skip
+def test_a_limit_that_no_database_can_count_to_is_none(command: list[str]) -> None:
+    create()
+    assert len(ok(*command, "--limit", "9" * 30, "--json").json()) == 1
 
 
 def test_a_hundred_megabytes_are_refused_without_being_read_in() -> None:
@@ -769,6 +832,13 @@ def test_every_command_takes_json() -> None:
     for path, command in command_paths().items():
         options = {option for parameter in command.params for option in parameter.opts}
         assert "--json" in options, path
+
+
+def test_every_option_that_takes_a_fraction_takes_numbers_only() -> None:
+    for path, command in command_paths().items():
+        for parameter in command.params:
+            fraction = isinstance(parameter.type, click.types.FloatParamType)
+            assert not fraction or isinstance(parameter.type, Number), (path, parameter.name)
 
 
 def test_completion_knows_commands_tasks_and_ids() -> None:

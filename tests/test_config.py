@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from syncd import config
+from syncd.config import Setting
 from syncd.errors import ConfigError
 
 
@@ -149,6 +150,14 @@ def test_an_ill_typed_switch_or_list_is_refused(file: Path, line: str, message: 
     )
 
 
+@pytest.mark.parametrize("setting", config.SETTINGS, ids=lambda setting: setting.name)
+def test_the_example_of_a_remedy_is_a_line_of_the_file(file: Path, setting: Setting) -> None:
+    error = refused(file, f"{setting.name} = 1979-05-27")
+    assert error.remedy.startswith("For example: ")
+    file.write_text(error.remedy.removeprefix("For example: "))
+    assert setting.name in config.load(file)
+
+
 def test_a_word_that_is_no_switch_is_refused_by_the_variables_name(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +180,7 @@ def test_a_word_that_is_no_switch_is_refused_by_the_variables_name(
 def test_a_waiting_time_must_be_a_number_of_seconds(file: Path, value: str) -> None:
     error = refused(file, f"[store]\nbusy_seconds = {value}\n")
     assert error.message.startswith(f"{file}, line 2: store.busy_seconds must be ")
+    assert "at most" not in error.message or value == "inf"
 
 
 @pytest.mark.parametrize("text", ["", "many", "1.5", "0", "-3", "true"])

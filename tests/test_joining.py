@@ -95,6 +95,28 @@ def test_admin_needs_an_administrators_login(team: Team, admin: Machine) -> None
     assert "SYNCD_ADMIN_DSN" in admin.fails(1, "admin", "org", "list")["remedy"]
 
 
+def test_whoever_is_not_there_is_told_with_the_administrators_own_lists(
+    team: Team, admin: Machine
+) -> None:
+    name = team.organization
+    machines = f"syncd admin device list {shlex.quote(name)}"
+    for words, what, remedy in (
+        (("member", "reset", name, "nope"), "no member 'nope'", "syncd admin member list"),
+        (("member", "remove", name, "nope"), "no member 'nope'", "syncd admin member list"),
+        (("device", "revoke", name, "nope"), "no machine 'nope'", machines),
+    ):
+        error = admin.fails(4, "admin", *words)
+        assert what in error["message"]
+        assert remedy in error["remedy"]
+    admin.ok("admin", "member", "add", name, "ann", "--machine", "laptop")
+    reset = ("admin", "member", "reset", name, "ann")
+    assert machines in admin.fails(4, *reset, "--machine", "nope")["remedy"]
+    admin.ok("admin", "device", "revoke", name, "laptop")
+    error = admin.fails(4, *reset)
+    assert "all machines of ann are revoked" in error["message"]
+    assert f"syncd admin device add {shlex.quote(name)} ann" in error["remedy"]
+
+
 def test_the_dsn_that_is_printed_works_with_psql(team: Team, admin: Machine) -> None:
     dsn = admin.json("admin", "member", "add", team.organization, "ann")["dsn"]
     asked = team.cluster.program("psql", "-d", dsn, "-Atc", "SELECT member FROM syncd.whoami()")
@@ -107,9 +129,11 @@ def test_the_dsn_that_is_printed_works_with_psql(team: Team, admin: Machine) -> 
 
 def test_a_dsn_on_the_command_line_works_and_warns(team: Team) -> None:
     ann, dsn = team.blank(), team.login()
-    told = ann.ok("login", dsn)
-    assert "Warning" in told.err
-    assert password_in(dsn) not in told.out + told.err
+    for form in ((), ("--json",)):
+        told = ann.ok("login", dsn, *form)
+        assert "Warning" in told.err
+        assert password_in(dsn) not in told.out + told.err
+    assert told.json()["member"]
     assert ann.sync()["state"] == "online"
 
 
@@ -329,8 +353,8 @@ def test_a_revoked_machine_is_refused_and_its_unsent_entries_stay(team: Team) ->
         assert "safe on this machine: 2 entries" in error["message"]
         assert "device add" in error["remedy"]
         assert error["data_safe"]
-    flushed = laptop.run("flush", "--wait", "0", "--json")
-    assert (flushed.code, flushed.json()["pending"]) == (6, 2)
+    flushed = laptop.fails(1, "flush", "--wait", "0")
+    assert (flushed["code"], flushed["pending"], flushed["data_safe"]) == ("login_refused", 2, True)
     assert not connects(dsn)
     shown = laptop.json("checkpoint", "list")
     assert {c["revision"] for c in shown} == {sent, *unsent}

@@ -61,9 +61,13 @@ def test_the_loop_over_a_real_command_works_as_written(tmp_path: Path) -> None:
         env={**os.environ, "PATH": path}, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert shown.split(" tokens,")[0] in done.stdout
+    assert _timeless(shown) in _timeless(done.stdout)
     assert (tmp_path / "book.txt").read_text().split("\n")[2] == "chapter 3"
     assert "implementation-3" in done.stdout
+
+
+def _timeless(text: str) -> str:
+    return re.sub(r"[\d.]+ s\.", "… s.", text)
 
 
 @pytest.mark.parametrize("before", [pytest.param("nothing", marks=pytest.mark.proof), "cloud try"])

@@ -6,6 +6,8 @@ import json
 import os
 import queue
 import shutil
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 from counts import full
 from daemons import ann, bob, daemon_of, online, until
-from machines import Machine, Runner, Team, runner, team
+from machines import SYNCD, Machine, Runner, Team, runner, team
 from test_intake import agent_file, page
 from test_presence import FAST
 
@@ -153,6 +155,18 @@ def test_a_file_that_is_half_written_is_waited_for(home: Path, place: Path) -> N
         assert watch.event().what == "taken"
         assert watch.silent()
     assert len(history(home, "penalty")) == 1
+
+
+def test_watching_ends_with_ctrl_c_without_a_word(home: Path, place: Path) -> None:
+    agent_file(place)
+    words = [SYNCD, "--home", str(home), "watch", "--json", str(place)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
+        assert watching.stdout
+        watching.stdout.readline()
+        time.sleep(0.5)
+        watching.send_signal(signal.SIGINT)
+        assert watching.communicate(timeout=20) == (b"", b"")
+    assert watching.returncode == 0
 
 
 def test_one_that_stays_unreadable_is_reported_and_stops_nobody(home: Path, place: Path) -> None:

@@ -39,7 +39,7 @@ from syncd.errors import (
     TaskNotFoundError,
 )
 from syncd.purges import recalled
-from syncd.seal import SigningKey, fingerprint, flaw, header_intact
+from syncd.seal import MISTYPED, SigningKey, fingerprint, flaw, header_intact
 from syncd.store import Store
 
 _PAGE = 2_000
@@ -236,7 +236,10 @@ class _Export:
     def _spots(self) -> Iterator[Spot]:
         after = 0
         while page := self._store.rows("places_after", (self._task_id, after, _PAGE)):
-            yield from (Spot(*row) for row in page)
+            for spot in map(Spot._make, page):
+                if spot.of_task and not (type(spot.entry_id) is type(spot.device_id) is str):
+                    raise _damaged(MISTYPED, str(spot.entry_id), str(spot.device_id))
+                yield spot
             after = page[-1][0]
 
     def _entry(self, spot: Spot) -> Entry:
@@ -299,7 +302,7 @@ class _Export:
 
 
 def _header_flaw(entry: Entry) -> str | None:
-    if not isinstance(entry.previous, bytes) or not header_intact(entry):
+    if not header_intact(entry):
         return "the header does not match its chain value"
     if entry.signature is None or (
         isinstance(entry.signature, bytes) and len(entry.signature) == 64

@@ -18,10 +18,11 @@ from syncd.cli.device import (
     one_of,
 )
 from syncd.cli.verb import App, Name, verb
-from syncd.errors import CheckpointExistsError, UnconfiguredError
+from syncd.errors import CheckpointExistsError, CheckpointNotFoundError, UnconfiguredError
 
 if TYPE_CHECKING:
     from syncd.replica import Administration
+    from syncd.replica.administration import Member, Organization
 
 
 @contextmanager
@@ -166,13 +167,28 @@ def reset_member(app: App, organization: str, name: str, machine: str | None) ->
     """
     with administration(app) as replica:
         found = replica.organization(organization)
-        machines = [m for m in replica.machines(found.id, name) if not m.revoked]
+        owner = replica.member(found.id, name)
+        machines = [m for m in replica.machines(found.id, owner.name) if not m.revoked]
         if machine is None and len(machines) > 1:
             names = ", ".join(m.name for m in machines)
             raise click.UsageError(f"{name} has several machines: add --machine, one of {names}")
-        chosen = one_of(machines, machine or (machines[0].login if machines else name))
+        if not machines:
+            raise CheckpointNotFoundError(
+                f"all machines of {owner.name} are revoked",
+                f"Make a login for another one: `syncd admin device add {_quoted(found, owner)} "
+                "MACHINE`.",
+            )
+        chosen = one_of(machines, machine or machines[0].login, _machines_of(found))
         made = replica.reset_machine(found.id, chosen.login)
     app.emit(login_document(made, found.id), lambda: login_text(made))
+
+
+def _machines_of(organization: Organization) -> str:
+    return f"syncd admin device list {_quoted(organization)}"
+
+
+def _quoted(*named: Organization | Member) -> str:
+    return shlex.join(each.name for each in named)
 
 
 # --- machines -----------------------------------------------------------------------------------
@@ -218,7 +234,7 @@ def revoke_device(app: App, organization: str, machine: str, reason: str) -> Non
     """Refuse a machine from now on; its open connections are ended at once."""
     with administration(app) as replica:
         found = replica.organization(organization)
-        chosen = one_of(replica.machines(found.id), machine)
+        chosen = one_of(replica.machines(found.id), machine, _machines_of(found))
         replica.revoke_machine(found.id, chosen.login, reason)
     app.emit({"role": chosen.login, "revoked": True}, f"{chosen.name} is refused from now on.")
 

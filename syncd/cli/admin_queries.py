@@ -21,7 +21,7 @@ import click
 
 from syncd.cli import render
 from syncd.cli.bars import bar
-from syncd.cli.verb import App, verb
+from syncd.cli.verb import App, Count, verb
 from syncd.errors import InvalidInputError, UsageError
 from syncd.sql import AdminQuery, admin_queries
 
@@ -60,7 +60,7 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
     """What every query takes."""
     for option in (
         click.option("--csv", "as_csv", is_flag=True, help="Print CSV with all columns."),
-        click.option("--limit", default=_ROWS, show_default=True, type=click.IntRange(0),
+        click.option("--limit", default=_ROWS, show_default=True, type=Count(0),
                      help="How many rows, 0 for all."),
         click.option("--org", help="Only this organization, by name or id."),
     ):  # fmt: skip

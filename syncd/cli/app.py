@@ -17,6 +17,7 @@ import click
 from syncd import __version__
 from syncd.cli import render
 from syncd.cli.verb import App
+from syncd.config import named_home
 from syncd.errors import SyncdError, UsageError
 
 # name: module that holds it. A command's one-line help is the first line of its docstring.
@@ -163,15 +164,15 @@ class Tree(click.Group):
 @click.version_option(
     __version__, "-V", "--version", prog_name="syncd", message="%(prog)s %(version)s"
 )
-@click.option("--home", type=click.Path(path_type=Path), help="The home to use (else SYNCD_HOME).")
+@click.option("--home", type=click.Path(), help="The home to use (else SYNCD_HOME).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
-def syncd(ctx: click.Context, home: Path | None, as_json: bool) -> None:
+def syncd(ctx: click.Context, home: str | None, as_json: bool) -> None:
     """Checkpoints for AI coding agents: what is done, decided, blocked and next.
 
     Every write is on disk when the command returns; every read is verified.
     """
-    ctx.obj = App(home)
+    ctx.obj = App(None if home is None else named_home(home))
     ctx.obj.json = as_json
 
 
@@ -187,8 +188,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt) as error:
         sys.exit(_interrupted(as_json, _farewell(error)))
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        sys.exit(2)
+        sys.exit(_without_command(error, as_json))
     except click.ClickException as error:
         sys.exit(_fail(_usage(error), as_json))
     except SyncdError as error:
@@ -218,6 +218,16 @@ def _interrupted(as_json: bool, farewell: str) -> int:
         return _fail(stopped, as_json)
     click.echo(f"Interrupted. {farewell}".rstrip(), err=True)
     return stopped.exit_code
+
+
+def _without_command(error: click.exceptions.NoArgsIsHelpError, as_json: bool) -> int:
+    """People are shown what there is."""
+    path = error.ctx.command_path
+    told = UsageError(f"{path} needs a command", f"See `{path} --help`.")
+    if as_json:
+        return _fail(told, as_json)
+    click.echo(error.format_message(), err=True)
+    return told.exit_code
 
 
 def _usage(error: click.ClickException) -> UsageError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from syncd.cli import render
-from syncd.cli.verb import App, task_argument, verb
+from syncd.cli.verb import App, Count, task_argument, verb
 from syncd.entry import KINDS
 from syncd.errors import CheckpointNotFoundError
 
@@ -29,7 +29,7 @@ def audit() -> None:
 @click.option("--until", metavar="TIME", help="Before this time (ISO 8601).")
 @click.option("--entity", help=f"Only of this kind: {', '.join(KINDS)}.")
 @click.option("--op", help="Only this operation: create, update, finalize.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many.")
+@click.option("--limit", default=20, show_default=True, type=Count(1), help="How many.")
 @verb
 def list_(app: App, limit: int, since: str | None, until: str | None, **wanted: Any) -> None:
     """List the entries of the log, newest first.

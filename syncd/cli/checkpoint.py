@@ -19,6 +19,7 @@ from syncd.cli.document import (
 )
 from syncd.cli.verb import (
     App,
+    Count,
     complete_tasks,
     fallback_option,
     id_argument,
@@ -242,7 +243,7 @@ def _emit_intact(app: App, checkpoint_id: str, task: str = "") -> None:
 
 @checkpoint.command()
 @task_argument
-@click.option("--limit", default=10, show_default=True, type=click.IntRange(1), help="How many.")
+@click.option("--limit", default=10, show_default=True, type=Count(1), help="How many.")
 @fallback_option
 @verb
 def history(app: App, task: str | None, limit: int, fallback: bool) -> None:
@@ -256,7 +257,7 @@ def history(app: App, task: str | None, limit: int, fallback: bool) -> None:
 @click.option("--agent", help="Only this agent's.")
 @click.option("--since", metavar="TIME", help="From this time on (ISO 8601).")
 @click.option("--until", metavar="TIME", help="Before this time (ISO 8601).")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="How many.")
+@click.option("--limit", default=100, show_default=True, type=Count(1), help="How many.")
 @fallback_option
 @verb
 def list_(
@@ -287,7 +288,7 @@ def _say_more(limit: int, options: str) -> None:
 
 @checkpoint.command()
 @click.argument("text")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many.")
+@click.option("--limit", default=20, show_default=True, type=Count(1), help="How many.")
 @fallback_option
 @verb
 def search(app: App, text: str, limit: int, fallback: bool) -> None:

@@ -180,7 +180,7 @@ def migrate(app: App, dsn: str | None) -> None:
     """
     from syncd.cli.admin import administration
 
-    warn_of_password(app, dsn)
+    warn_of_password(dsn)
     with administration(app, dsn) as replica:
         applied = replica.migrate()
         version = replica.version()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from syncd.cli import render
-from syncd.cli.verb import App, until_interrupted, verb
+from syncd.cli.verb import App, Count, until_interrupted, verb
 from syncd.errors import DaemonError
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def restart(app: App, ctx: click.Context) -> None:
 
 @click.command()
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes.")
-@click.option("--lines", "-n", type=click.IntRange(0), default=50, show_default=True,
+@click.option("--lines", "-n", type=Count(0), default=50, show_default=True,
               help="How many of the last lines.")  # fmt: skip
 @verb
 def logs(app: App, follow: bool, lines: int) -> None:

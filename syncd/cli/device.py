@@ -31,7 +31,7 @@ def login(app: App, dsn: str | None) -> None:
     from syncd.replica import Replica
 
     given = _given(dsn)
-    warn_of_password(app, dsn)
+    warn_of_password(dsn)
     try:
         with closing(Replica(given, app.node.settings["cloud.tls"])) as replica:
             member = replica.membership
@@ -183,13 +183,13 @@ def revoke(app: App, machine: str, reason: str) -> None:
     app.emit({"role": found.login, "revoked": True}, f"{found.name} is refused from now on.")
 
 
-def one_of(machines: list[Machine], name: str) -> Machine:
-    """A machine by its name, login or device id."""
+def one_of(machines: list[Machine], name: str, listed: str = "syncd device list") -> Machine:
+    """A machine by its name, login or device id; `listed` is the command that shows them."""
     found = [m for m in machines if name in (m.name, m.login, *m.devices)]
     active = [m for m in found if not m.revoked] or found
     if not active:
         raise CheckpointNotFoundError(
-            f"there is no machine {name!r}", "`syncd device list` shows what there is."
+            f"there is no machine {name!r}", f"`{listed}` shows what there is."
         )
     if len(active) > 1:
         logins = ", ".join(m.login for m in active)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from syncd.canonical import parse
+from syncd.cli.verb import Number
 from syncd.errors import InvalidInputError, UsageError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def document_options(function: Callable[..., Any]) -> Callable[..., Any]:
         function = click.option(
             field.option,
             _NAMES[field.path],
-            type=field.kind,
+            type=Number() if field.kind is float else field.kind,
             multiple=field.adds,
             envvar=field.variable,
             help=field.help,

@@ -10,7 +10,7 @@ import click
 
 from syncd.cli import render
 from syncd.cli.resume import program
-from syncd.cli.verb import App, until_interrupted, verb, warn
+from syncd.cli.verb import App, Number, until_interrupted, verb, warn
 
 if TYPE_CHECKING:
     from syncd.offers import Offer
@@ -94,7 +94,7 @@ def _watch(app: App, *, everything: bool) -> None:
 @click.option("--session", envvar="SYNCD_SESSION", default="", help="Its session.")
 @click.option("--by", default="", help="Who starts that agent (else who handed over).")
 @click.option(
-    "--wait", "seconds", type=click.FloatRange(0), metavar="SECONDS",
+    "--wait", "seconds", type=Number(0), metavar="SECONDS",
     help="How long to wait for the replica's word (else handoff.confirm_seconds).",
 )  # fmt: skip
 @verb

@@ -14,7 +14,7 @@ import click
 
 from syncd.cli import render
 from syncd.cli.resume import program
-from syncd.cli.verb import App, verb
+from syncd.cli.verb import App, Number, verb
 from syncd.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _WORDS = {
 @click.option("--task", envvar="SYNCD_TASK", help="The task (else that of this repository).")
 @click.option("--max-iterations", type=click.IntRange(1), default=20, show_default=True,
               help="How many runs at most.")  # fmt: skip
-@click.option("--timeout", "minutes", type=click.FloatRange(0, min_open=True), default=60.0,
+@click.option("--timeout", "minutes", type=Number(0, min_open=True), default=60.0,
               show_default=True, help="Minutes that one run may take.")  # fmt: skip
 @click.option("--budget", type=click.IntRange(1), metavar="TOKENS",
               help="Stop above so many tokens (else the task's own budget).")  # fmt: skip

@@ -11,8 +11,8 @@ import click
 
 from syncd.cli import render
 from syncd.cli.bars import bars
-from syncd.cli.verb import App, verb
-from syncd.errors import LoginRefusedError, ReplicaError
+from syncd.cli.verb import App, Number, verb
+from syncd.errors import LoginRefusedError, ReplicaError, UnconfiguredError, UnsentError
 
 if TYPE_CHECKING:
     from syncd.proof import Proof
@@ -98,17 +98,17 @@ def _refused(app: App) -> int:
 
 @click.command()
 @click.option(
-    "--wait", "seconds", type=click.FloatRange(0, 1e6), default=10.0, show_default=True,
+    "--wait", "seconds", type=Number(0, 1e6), default=10.0, show_default=True,
     help="Give up after so many seconds.",
 )  # fmt: skip
-@click.pass_context
 @verb
-def flush(app: App, ctx: click.Context, seconds: float) -> None:
+def flush(app: App, seconds: float) -> None:
     """Wait until the replica has everything that was written here.
 
-    Exits 6 if it has not by then; what is missing stays safe on this machine.
+    Exits 6 if it cannot be reached until then, 1 if it has not everything for another reason; what
+    is missing stays safe on this machine.
     """
-    began, problem = time.monotonic(), ""
+    began = time.monotonic()
     while True:
         pending, problem = _attempt(app)
         left = began + seconds - time.monotonic()
@@ -116,40 +116,47 @@ def flush(app: App, ctx: click.Context, seconds: float) -> None:
             break
         time.sleep(min(0.5, left))
     refused = _refused(app)
-    document = {"safe": not pending and not refused, "pending": pending, "refused": refused,
-                "last_error": problem, "waited_s": round(time.monotonic() - began, 3)}  # fmt: skip
-    app.emit(document, lambda: _flushed(pending, refused, problem))
+    numbers = {"safe": not pending and not refused, "pending": pending, "refused": refused,
+               "last_error": problem.message if problem else "",
+               "waited_s": round(time.monotonic() - began, 3)}  # fmt: skip
     if pending or refused:
-        ctx.exit(6)
+        raise _unsent(pending, refused, problem, numbers)
+    safe = click.style("Safe: ", fg="green", bold=True) + "the replica has everything."
+    app.emit(numbers, safe)
 
 
-def _attempt(app: App) -> tuple[int, str]:
+def _attempt(app: App) -> tuple[int, ReplicaError | None]:
     """Send; how many entries are left then, and why."""
-    from syncd.errors import UnconfiguredError
-
-    problem = ""
+    problem = None
     try:
         with app.node.syncing() as engine:
             engine.sync(pull=False)
     except UnconfiguredError:
         raise
     except ReplicaError as error:
-        problem = error.message
+        problem = error
     return _pending(app), problem
 
 
-def _flushed(pending: int, refused: int, problem: str) -> str:
-    if not pending and not refused:
-        return click.style("Safe: ", fg="green", bold=True) + "the replica has everything."
+def _unsent(
+    pending: int, refused: int, problem: ReplicaError | None, numbers: dict[str, object]
+) -> UnsentError:
     lines = []
     if pending:
         waiting = render.count(pending, "entry waits", "entries wait")
-        lines.append(f"{waiting} on this machine.")
+        lines.append(f"{waiting} on this machine")
     if refused:
         found = render.count(refused, "entry was", "entries were")
-        lines.append(f"{found} refused and only on this machine: syncd quarantine list")
-    not_yet = click.style("Not everything: ", fg="yellow", bold=True)
-    return "\n".join([not_yet + lines[0], *lines[1:], *([problem] if problem else [])])
+        lines.append(f"{found} refused and only on this machine")
+    if not pending:
+        return UnsentError(lines[0], _REFUSED, numbers)
+    if problem is None:
+        return UnsentError("; ".join(lines), None, numbers)
+    lines.append(problem.message)
+    return UnsentError("; ".join(lines), problem.remedy, numbers).because(problem)
+
+
+_REFUSED = "`syncd quarantine list` says why; `syncd quarantine retry ID` offers it again."
 
 
 @click.command()

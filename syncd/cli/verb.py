@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from syncd.node import Node
     from syncd.service import CheckpointService
     from syncd.store import Sealed, Skipped
+
+
+_MOST = 2**62
 
 
 class App:
@@ -47,7 +51,8 @@ class App:
     def emit(self, document: Any, text: Callable[[], str | None] | str | None = None) -> None:
         """Print the result: the document with --json, else the text made for people."""
         if self.json:
-            click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+            # A damaged column may hold bytes, which JSON has no form for.
+            click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
             return
         shown = text() if callable(text) else text
         if shown is not None:
@@ -152,11 +157,28 @@ class Name(click.ParamType[str]):
         return text
 
 
-def warn_of_password(app: App, dsn: str | None) -> None:
+class Count(click.IntRange):
+    """How many at most. More than a database can count to is as many as there are."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        return min(int(super().convert(value, param, ctx)), _MOST)
+
+
+class Number(click.FloatRange):
+    """One with bounds. No comparison is true of NaN: every bound would let it through."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
+def warn_of_password(dsn: str | None) -> None:
     """Others on this machine can see the arguments of a program."""
     from syncd.replica.link import without_password
 
-    if dsn and dsn != "-" and not app.json and without_password(dsn)[1]:
+    if dsn and dsn != "-" and without_password(dsn)[1]:
         warn(
             "a password on the command line can be seen by others; next time use standard input "
             "or the environment"

@@ -43,7 +43,7 @@ def called(arguments: Sequence[str]) -> Call | None:
 
     words = [*arguments]
     named = None
-    if words[:1] == ["--home"] and len(words) > 1:
+    if words[:1] == ["--home"] and words[1:2] not in ([], [""]):
         named, words = Path(words[1]), words[2:]
     if words[:1] != ["hook"] or words[1:2] == [] or words[1] not in events.HOSTS:
         return None
