@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from syncd import backup, bodies, config, keychain, redaction, running
+from syncd.delivery import delivered
 from syncd.errors import ConfigError, InvalidInputError, KeyMissingError
 from syncd.exchange import Exchange
 from syncd.keychain import AT_REST, END_TO_END, DataKey, Keychain
@@ -210,8 +211,5 @@ def rotate_signing(node: Node, reason: str = "") -> dict[str, Any]:
 
 
 def write_export(path: Path, text: str, *, force: bool) -> None:
-    """For its owner alone; an older one is replaced only if asked to."""
-    if force:
-        with suppress(FileNotFoundError):
-            path.unlink()
-    keychain.written(path, text.encode() + b"\n")
+    with delivered(path, force=force) as file:
+        file.write(text.encode() + b"\n")

@@ -385,8 +385,10 @@ def test_an_export_goes_to_a_file_for_its_owner_alone_and_never_into_json(
     told = ann.ok("keys", "export", "--output", str(tmp_path / "key"), "--json").out
     assert secret not in told
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
-    assert "exists" in ann.fails(2, "keys", "export", "--output", str(tmp_path / "key"))["message"]
+    assert "exists" in ann.fails(7, "keys", "export", "--output", str(tmp_path / "key"))["message"]
     ann.ok("keys", "export", "--output", str(tmp_path / "key"), "--force")
+    assert ann.ok("keys", "export", "--output", "-").out.split(":")[2] == secret
+    assert ann.fails(2, "keys", "export", "--output", "/dev/stdout")["code"] == "usage"
     bob = team.machine()
     bob.ok("keys", "import", str(tmp_path / "key"))
     for words in (("keys", "show"), ("config",), ("doctor",), ("stats",)):

@@ -135,8 +135,8 @@ def _decrypted(done: dict[str, Any]) -> str:
 
 
 @keys.command()
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
-              help="Write it to a new file that only you can read.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write it to a new file that only you can read (-: stdout).")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @verb
 def export(app: App, output: Path | None, force: bool) -> None:
@@ -144,22 +144,17 @@ def export(app: App, output: Path | None, force: bool) -> None:
 
     Whoever has it can read everything that is sealed with it.
     """
-    from syncd import sealing
+    from syncd import delivery, sealing
 
     key, text = sealing.exported(app.node)
-    if output is None:
+    if output is None or delivery.opened_as(output) == delivery.STDOUT:
         if app.json:
             raise UsageError(
                 "a key is not printed as JSON, where it may be logged", "Give --output FILE."
             )
         click.echo(text)
         return
-    try:
-        sealing.write_export(output, text, force=force)
-    except FileExistsError:
-        raise UsageError(f"{output} exists", "Name another file, or add --force.") from None
-    except OSError as error:
-        raise UsageError(f"{output} cannot be written: {error.strerror}", "Name another.") from None
+    sealing.write_export(output, text, force=force)
     told = f"Key {key.id} is in {output}. Whoever has that file can read what is sealed."
     app.emit({"id": key.id, "output": str(output)}, told)
 
