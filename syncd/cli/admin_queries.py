@@ -203,7 +203,7 @@ def emit(
     if as_csv and app.json:
         raise UsageError("--csv and --json exclude each other", "Choose one.")
     if as_csv:
-        click.echo(_csv(found), nl=False)
+        render.show(_csv(found), nl=False)
     else:
         app.emit(_documents(found), lambda: _table(found, shown, drawn))
     if found.more:

@@ -183,15 +183,15 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(_interrupted(as_json))
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        render.say(error.format_message())
         sys.exit(2)
     except click.ClickException as error:
         sys.exit(_fail(_usage(error), as_json))
     except SyncdError as error:
         sys.exit(_fail(error, as_json))
     except BrokenPipeError:
-        # The reader has gone (`| head`): nothing is left to say, and Python must not try at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has gone (`| head`): nothing is left to say.
+        render.to_nowhere(sys.stdout)
         sys.exit(0)
     except OSError as error:
         sys.exit(_fail(_system(error), as_json))
@@ -204,7 +204,7 @@ def _interrupted(as_json: bool) -> int:
     stopped.code, stopped.exit_code = "interrupted", 130
     if as_json:
         return _fail(stopped, as_json)
-    click.echo("Interrupted.", err=True)
+    render.say("Interrupted.")
     return stopped.exit_code
 
 
@@ -217,7 +217,7 @@ def _usage(error: click.ClickException) -> UsageError:
 def _fail(error: SyncdError, as_json: bool) -> int:
     error.message = _discreet(error.message)
     if as_json:
-        click.echo(json.dumps({"error": error.as_dict()}, ensure_ascii=False), err=True)
+        render.say(json.dumps({"error": error.as_dict()}, ensure_ascii=False))
     else:
         safe = "safe" if error.data_safe else "damaged, as said above"
         for label, text, colour in (
@@ -225,7 +225,7 @@ def _fail(error: SyncdError, as_json: bool) -> int:
             ("Remedy: ", error.remedy, None),
             ("Data: ", safe, None),
         ):
-            click.echo(render.labelled(label, text, colour, err=True), err=True)
+            render.say(render.labelled(label, text, colour, err=True))
     return error.exit_code
 
 
@@ -237,12 +237,12 @@ def _discreet(text: str) -> str:
 
 
 def _system(error: OSError) -> SyncdError:
-    """The operating system refused; when it was stdout, Python must not try again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """The operating system refused; perhaps to take what click has printed, as a help."""
+    render.to_nowhere(sys.stdout)
     where = f" ({error.filename})" if error.filename else ""
     return SyncdError(
         f"the system refused: {error.strerror or error}{where}",
-        "Check the disk and the permissions of what is named, and where the output goes.",
+        "Check the disk and the permissions of what is named.",
     )
 
 

@@ -134,7 +134,7 @@ def export(app: App, task: str | None, output: Path, force: bool) -> None:
         raise UsageError("standard output has room for one document", "Name a file, or no --json.")
     done = bundle.export(app.node.store, app.node.key, app.task(task), output, force=force)
     if to_stdout:
-        click.echo(evidence.receipt_text(done), err=True)
+        render.say(evidence.receipt_text(done))
     else:
         app.emit(evidence.receipt(done), lambda: evidence.receipt_text(done))
 

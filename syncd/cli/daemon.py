@@ -211,7 +211,7 @@ def _show(app: App, text: str) -> None:
         said: dict[str, Any] = json.loads(text)
     except ValueError:  # cut off by a crash
         said = {"event": text}
-    click.echo(json.dumps(said, ensure_ascii=False) if app.json else as_text(said))
+    render.show(json.dumps(said, ensure_ascii=False) if app.json else as_text(said))
 
 
 class _Place(NamedTuple):

@@ -152,7 +152,7 @@ def export(app: App, output: Path | None, force: bool) -> None:
             raise UsageError(
                 "a key is not printed as JSON, where it may be logged", "Give --output FILE."
             )
-        click.echo(text)
+        render.show(text)
         return
     sealing.write_export(output, text, force=force)
     told = f"Key {key.id} is in {output}. Whoever has that file can read what is sealed."

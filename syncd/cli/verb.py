@@ -47,11 +47,11 @@ class App:
     def emit(self, document: Any, text: Callable[[], str | None] | str | None = None) -> None:
         """Print the result: the document with --json, else the text made for people."""
         if self.json:
-            click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+            render.show(json.dumps(document, indent=2, ensure_ascii=False))
             return
         shown = text() if callable(text) else text
         if shown is not None:
-            click.echo(shown)
+            render.show(shown)
 
     def task(self, task: str | None, how: str = "Name the task") -> str:
         """The task named, else the one of this repository and branch."""
@@ -69,7 +69,7 @@ class App:
         """Tell of each damaged checkpoint that a read passed over."""
         for item in skipped:
             what = f"checkpoint {item.checkpoint_id} (entry {item.entry_id}): {item.problem}"
-            click.echo(render.labelled("Skipped: ", what, "red", err=True), err=True)
+            render.say(render.labelled("Skipped: ", what, "red", err=True))
         return [item._asdict() for item in skipped]
 
 
@@ -78,7 +78,7 @@ def _passphrase() -> str:
 
 
 def warn(text: str) -> None:
-    click.echo(render.labelled("Warning: ", text, "yellow", err=True), err=True)
+    render.say(render.labelled("Warning: ", text, "yellow", err=True))
 
 
 def warn_on_stderr() -> None:
