@@ -43,7 +43,15 @@ def encrypt(node: Node, mode: str, kept: str = "", passphrase: str = "") -> dict
         node.store.change("put_state", (_UNSEALED, "1"))
     config.put(node.home / "config.toml", "encryption", mode)
     node.reload()
-    return {"encryption": mode, **complete(node)}
+    return {"encryption": mode, **complete(node), **plain_for_replica(node)}
+
+
+def plain_for_replica(node: Node) -> dict[str, int]:
+    """What was written before end to end is signed as it is: so it stays at the replica, and so it
+    is sent."""
+    with node.store.locked():
+        there, waiting = bodies.plain_for_replica(node.store.connection)
+    return {"plain_at_replica": there, "plain_to_send": waiting}
 
 
 def complete(node: Node) -> dict[str, Any]:
@@ -131,6 +139,7 @@ def shown(node: Node) -> dict[str, Any]:
             for name, key in document["keys"].items()
         ],
         "plain": named.get("", 0),
+        **plain_for_replica(node),
         "missing": sorted({name for name in named if name} - set(document["keys"])),
     }  # fmt: skip
 

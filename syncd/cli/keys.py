@@ -35,6 +35,8 @@ def _shown(found: dict[str, Any]) -> str:
         ("Encryption", found["encryption"]),
         ("Plain", render.count(found["plain"], "body", "bodies")),
     ]
+    if found["encryption"] == "end_to_end" and (told := _plain_for_replica(found)):
+        rows.append(("Replica", told))
     if found["master_key"]:
         rows.append(("Master key", _PLACES[found["master_key"]]))
     lines = [f"{name:<11} {text}" for name, text in rows]
@@ -72,6 +74,9 @@ def encrypt(app: App, mode: str | None, ask: bool) -> None:
 
     A backup is made first, and sealed with the rest at the end. If it is cut off, run it again.
     Ids, names of agents, times, phases and counts stay readable: administrators' queries need them.
+
+    End to end, what was written before stays readable at the replica and on machines that fetch it,
+    sent already or not, until it is erased (`syncd erase`): `syncd keys show` counts it.
     """
     from syncd import keychain, sealing
 
@@ -97,13 +102,32 @@ def _new_passphrase(app: App) -> str:
 
 
 def _encrypted(done: dict[str, Any]) -> str:
-    lines = [f"Sealed {render.count(done['sealed'], 'body', 'bodies')} ({done['encryption']})."]
+    sealed = render.count(done["sealed"], "body", "bodies")
+    lines = [f"Sealed {sealed} on this disk ({done['encryption']})."]
     if done["encryption"] == "end_to_end":
+        if told := _plain_for_replica(done):
+            lines.append(render.labelled("Still plain: ", told, "yellow"))
         lines.append(
             "Your other machines need the key: `syncd keys export` here, `syncd keys import` "
             "there. Keep a copy: without it nobody can read what is sealed."
         )
     return "\n".join([*lines, *_unclean(done)])
+
+
+def _plain_for_replica(found: dict[str, Any]) -> str:
+    """What was written before keeps its hash and signature, so it cannot be sealed for others."""
+    parts = []
+    if there := found["plain_at_replica"]:
+        parts.append(f"{there:,} that the replica has already {_stays(there)} readable there, and "
+                     "on machines that fetched them")  # fmt: skip
+    if waiting := found["plain_to_send"]:
+        parts.append(f"{waiting:,} written before and not sent yet {_stays(waiting)} readable when "
+                     "sent")  # fmt: skip
+    return f"{'; '.join(parts)}. `syncd erase ID` takes a checkpoint's away." if parts else ""
+
+
+def _stays(count: int) -> str:
+    return "stays" if count == 1 else "stay"
 
 
 def _unclean(done: dict[str, Any]) -> list[str]:
