@@ -495,6 +495,38 @@ def test_output_that_cannot_be_written_is_told() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("setting", "coloured"),
+    [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+@pytest.mark.parametrize(
+    "words", ["checkpoint latest t", "checkpoint list", "status", "checkpoint show nope", "agents"]
+)
+def test_a_terminal_has_colours_unless_the_user_wants_none(
+    words: str, setting: dict[str, str], coloured: bool
+) -> None:
+    create()
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "", **setting}
+    with subprocess.Popen(
+        [SYNCD, *words.split()], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ):
+        os.close(theirs)
+        shown = b""
+        while piece := read_from(ours):
+            shown += piece
+    os.close(ours)
+    assert shown
+    assert (b"\x1b[" in shown) is coloured
+
+
+def read_from(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # the other side is closed
+        return b""
+
+
 def shell(words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         f"{SYNCD} {words}", shell=True, executable="/bin/bash", capture_output=True, text=True,

@@ -177,7 +177,7 @@ def main() -> None:
     os.umask(0o077)
     as_json = "--json" in sys.argv
     try:
-        sys.exit(syncd.main(standalone_mode=False) or 0)
+        sys.exit(syncd.main(standalone_mode=False, color=render.colour()) or 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt):

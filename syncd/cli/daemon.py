@@ -41,7 +41,8 @@ def run(app: App, verbose: bool, quiet: bool) -> None:
 
     node = app.node
     node.store  # noqa: B018 (makes the home, and with it the place of the log)
-    logs.begin(node.home, verbose=verbose, stderr=not quiet)
+    colours = sys.stderr.isatty() and render.colour() is not False
+    logs.begin(node.home, verbose=verbose, stderr=not quiet, colours=colours)
     Daemon(node).run()
 
 

@@ -75,10 +75,34 @@ def show(text: str, *, nl: bool = True) -> None:
         ) from None
 
 
+def colour() -> bool | None:
+    """As click takes it: not where the user wants none, else on a terminal. no-color.org"""
+    return False if os.environ.get("NO_COLOR") or _is_dumb() else None
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"
+
+
+def moves(stream: TextIO) -> bool:
+    """Whether it is a terminal on which lines can be drawn over others."""
+    return stream.isatty() and not _is_dumb()
+
+
+def over(text: str, *, err: bool = False) -> None:
+    """Text among codes that move the cursor: no colours, so NO_COLOR leaves them."""
+    stream = sys.stderr if err else sys.stdout
+    click.echo(text, err=err, nl=False, color=moves(stream))
+
+
+def painted(text: str) -> str:
+    return click.unstyle(text) if colour() is False else text
+
+
 def say(text: str) -> None:
     """To standard error. That it takes nothing is no reason to stop, nor to end otherwise."""
     try:
-        click.echo(text, err=True)
+        click.echo(text, err=True, color=colour())
     except OSError:
         to_nowhere(sys.stderr)
 
