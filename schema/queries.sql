@@ -1225,6 +1225,12 @@ UPDATE purges SET entry = ? WHERE entry_id = ?
 SELECT CASE substr(body, 1, 1) WHEN x'01' THEN substr(body, 1, 9) ELSE x'' END AS head, count(*)
 FROM log WHERE typeof(body) = 'blob' AND body <> x'' GROUP BY head
 
+-- plain_for_replica --
+-- How many bodies the replica can read, as they are sealed for this home alone: those that it has,
+-- and those that are still to be sent.
+SELECT count(cloud_seq), count(*) - count(cloud_seq) FROM log
+WHERE key_id = '' AND refused IS NULL AND length(body) > 0
+
 -- places_after --
 -- Where the next entries of the log stand, whether each is signed, and of one task.
 SELECT seq, entry_id, device_id, CAST(device_seq AS INTEGER), signature IS NOT NULL,

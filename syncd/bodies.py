@@ -97,3 +97,9 @@ def keys_named(connection: sqlite3.Connection) -> dict[str, int]:
     """The keys that bodies are sealed with, and how many by each; "" for those that are plain."""
     rows = connection.execute(queries()["bodies_by_key"]).fetchall()
     return {bytes(head[1:9]).hex() if head[:1] == SEALED else "": count for head, count in rows}
+
+
+def plain_for_replica(connection: sqlite3.Connection) -> tuple[int, int]:
+    """How many bodies the replica has, and will be sent, that can be read without a key."""
+    there, waiting = connection.execute(queries()["plain_for_replica"]).fetchone()
+    return int(there), int(waiting)

@@ -21,6 +21,7 @@ from syncd.errors import (
     ReplicaUnreachableError,
     SyncdError,
 )
+from syncd.keychain import END_TO_END
 from syncd.node import Node, lock_problem
 from syncd.seal import fingerprint, flaw
 from syncd.sql import SQLITE_VERSION, version_of
@@ -301,6 +302,10 @@ def _encryption(node: Node) -> Check:
     if found["encryption"] != NONE and found["plain"]:
         return Check("", "attention", f"{found['plain']} bodies are not sealed",
                      "`syncd keys encrypt`")  # fmt: skip
+    before = found["plain_at_replica"] + found["plain_to_send"]
+    if found["encryption"] == END_TO_END and before:
+        told = f"{END_TO_END}; for the replica {before:,} older bodies are plain"
+        return Check("", "ok", told)
     return Check("", "ok", found["encryption"])
 
 

@@ -73,6 +73,8 @@ def _page(place: Path, checkpoint: Checkpoint) -> Path:
 
 
 def _holds(path: Path, checkpoint: Checkpoint) -> bool:
+    if not path.is_file():
+        return False
     try:
         found = markdown.read(path.read_bytes(), str(path)).checkpoint.metadata
     except FormatError:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from syncd import backup, bodies, config, keychain, redaction, running
+from syncd.delivery import delivered
 from syncd.errors import ConfigError, InvalidInputError, KeyMissingError
 from syncd.exchange import Exchange
 from syncd.keychain import AT_REST, END_TO_END, DataKey, Keychain
@@ -42,7 +43,15 @@ def encrypt(node: Node, mode: str, kept: str = "", passphrase: str = "") -> dict
         node.store.change("put_state", (_UNSEALED, "1"))
     config.put(node.home / "config.toml", "encryption", mode)
     node.reload()
-    return {"encryption": mode, **complete(node)}
+    return {"encryption": mode, **complete(node), **plain_for_replica(node)}
+
+
+def plain_for_replica(node: Node) -> dict[str, int]:
+    """What was written before end to end is signed as it is: so it stays at the replica, and so it
+    is sent."""
+    with node.store.locked():
+        there, waiting = bodies.plain_for_replica(node.store.connection)
+    return {"plain_at_replica": there, "plain_to_send": waiting}
 
 
 def complete(node: Node) -> dict[str, Any]:
@@ -130,6 +139,7 @@ def shown(node: Node) -> dict[str, Any]:
             for name, key in document["keys"].items()
         ],
         "plain": named.get("", 0),
+        **plain_for_replica(node),
         "missing": sorted({name for name in named if name} - set(document["keys"])),
     }  # fmt: skip
 
@@ -210,8 +220,5 @@ def rotate_signing(node: Node, reason: str = "") -> dict[str, Any]:
 
 
 def write_export(path: Path, text: str, *, force: bool) -> None:
-    """For its owner alone; an older one is replaced only if asked to."""
-    if force:
-        with suppress(FileNotFoundError):
-            path.unlink()
-    keychain.written(path, text.encode() + b"\n")
+    with delivered(path, force=force) as file:
+        file.write(text.encode() + b"\n")

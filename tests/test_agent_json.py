@@ -561,6 +561,24 @@ def test_a_failed_write_leaves_the_file_and_no_draft(
     assert not list(path.parent.glob(".*"))
 
 
+def test_a_link_to_a_file_stays_and_what_is_no_file_is_never_replaced(path: Path) -> None:
+    link, fifo = path.with_name("link"), path.with_name("fifo")
+    agent_files.update(path, numbered(2))
+    link.symlink_to(path)
+    agent_files.update(link, numbered(1))
+    files.replace(link, b"{}")
+    assert link.is_symlink()
+    assert path.read_bytes() == b"{}"
+    os.mkfifo(fifo)
+    with pytest.raises(InvalidInputError, match="is no file"):  # it would be read, without an end
+        agent_files.update(fifo, numbered(1))
+    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    files.replace(fifo, b"{}")
+    assert os.read(reading, 10) == b"{}"
+    os.close(reading)
+    assert fifo.is_fifo()
+
+
 def test_names_are_written_in_full(path: Path) -> None:
     agent_files.update(path, of(feature="Größe 日本"))
     assert "Größe 日本" in path.read_text("utf-8")

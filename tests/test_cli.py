@@ -595,6 +595,95 @@ def test_output_that_cannot_be_written_is_told() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("setting", "coloured"),
+    [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+@pytest.mark.parametrize(
+    "words", ["checkpoint latest t", "checkpoint list", "status", "checkpoint show nope", "agents"]
+)
+def test_a_terminal_has_colours_unless_the_user_wants_none(
+    words: str, setting: dict[str, str], coloured: bool
+) -> None:
+    create()
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "", **setting}
+    with subprocess.Popen(
+        [SYNCD, *words.split()], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ):
+        os.close(theirs)
+        shown = b""
+        while piece := read_from(ours):
+            shown += piece
+    os.close(ours)
+    assert shown
+    assert (b"\x1b[" in shown) is coloured
+
+
+def read_from(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # the other side is closed
+        return b""
+
+
+def shell(words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        f"{SYNCD} {words}", shell=True, executable="/bin/bash", capture_output=True, text=True,
+        cwd=Path(os.environ["SYNCD_HOME"]).parent,
+    )  # fmt: skip
+
+
+def test_an_answer_that_cannot_be_printed_does_not_ask_for_a_second_write() -> None:
+    create()
+    done = shell("checkpoint create --task t --agent ann --json > /dev/full")
+    assert done.returncode == 1
+    error = json.loads(done.stderr)["error"]
+    assert error["code"] == "unprinted"
+    assert "is done" in error["message"]
+    assert "do not run it again" in error["remedy"]
+    assert len(ok("checkpoint", "list", "--json").json()) == 2
+
+
+def test_another_disk_that_is_full_is_not_taken_for_the_answers(tmp_path: Path) -> None:
+    create()
+    (tmp_path / "full").symlink_to("/dev/full")
+    done = shell(f"audit export t --output {tmp_path / 'full'}")
+    assert done.returncode == 1
+    assert "full was not written: No space left" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("checkpoint create --task t --agent ann", 0), ("checkpoint latest t", 0),
+        ("checkpoint list", 0), ("status", 0), ("checkpoint show nope", 4),
+        ("checkpoint nonsense", 2),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "closed", [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-", "2>/dev/full"]
+)
+def test_what_is_closed_leads_nowhere(words: str, code: int, closed: str) -> None:
+    create()
+    done = shell(f"{words} {closed}")
+    assert done.returncode == code, done
+    assert "unexpected" not in done.stderr
+    written = len(ok("checkpoint", "list", "--json").json())
+    assert written == (2 if "create" in words else 1)
+
+
+def test_no_file_of_ours_gets_the_number_of_what_is_closed() -> None:
+    script = (
+        "import os, sys; from syncd.cli import _open_all; _open_all()\n"
+        "assert [s.fileno() for s in (sys.stdin, sys.stdout, sys.stderr)] == [0, 1, 2]\n"
+        "assert min(os.open(os.devnull, os.O_RDONLY), 3) == 3\n"
+        "os._exit(17)\n"
+    )
+    words = f"{sys.executable} -c '{script}' <&- >&- 2>&-"
+    assert subprocess.run(words, shell=True, executable="/bin/bash").returncode == 17
+
+
 def test_a_hand_edited_view_is_refused_with_the_way_to_mend_it(home: Path) -> None:
     create()
     connection = sqlite3.connect(home / "context.db")

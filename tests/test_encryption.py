@@ -401,6 +401,39 @@ def test_a_key_with_a_slip_of_the_pen_is_refused(team: Team) -> None:
     assert bob.json("keys", "show")["keys"] == []
 
 
+@pytest.mark.plain
+def test_what_was_written_before_stays_readable_at_the_replica_and_is_counted(team: Team) -> None:
+    ann = team.machine()
+    ann.create()
+    ann.sync()
+    sent = ann.json("keys", "show")["plain_at_replica"]
+    assert sent >= 1
+    assert "readable" not in ann.ok("keys", "show").out  # nobody was promised anything
+    ann.create()
+    done = " ".join(ann.ok("keys", "encrypt", "--mode", END_TO_END).out.split())
+    assert "on this disk" in done
+    assert f"Still plain: {sent} that the replica has already" in done
+    assert "1 written before and not sent yet stays readable when sent" in done
+    ann.create()
+    ann.sync()
+    now = ann.json("keys", "show")
+    assert (now["plain_at_replica"], now["plain_to_send"]) == (sent + 1, 0)
+    assert f"{sent + 1} that the replica has already stay readable" in ann.ok("keys", "show").out
+    (check,) = [c for c in ann.json("doctor")["checks"] if c["name"] == "encryption"]
+    assert check["state"] == "ok"
+    assert f"{sent + 1} older bodies are plain" in check["detail"]
+
+
+def test_of_a_home_that_began_end_to_end_nothing_is_plain(team: Team) -> None:
+    ann = team.machine()
+    ann.ok("keys", "encrypt", "--mode", END_TO_END)
+    ann.create()
+    ann.sync()
+    found = ann.json("keys", "show")
+    assert (found["plain_at_replica"], found["plain_to_send"]) == (0, 0)
+    assert "readable" not in ann.ok("keys", "show").out
+
+
 def test_an_export_goes_to_a_file_for_its_owner_alone_and_never_into_json(
     team: Team, tmp_path: Path
 ) -> None:
@@ -412,8 +445,10 @@ def test_an_export_goes_to_a_file_for_its_owner_alone_and_never_into_json(
     told = ann.ok("keys", "export", "--output", str(tmp_path / "key"), "--json").out
     assert secret not in told
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
-    assert "exists" in ann.fails(2, "keys", "export", "--output", str(tmp_path / "key"))["message"]
+    assert "exists" in ann.fails(7, "keys", "export", "--output", str(tmp_path / "key"))["message"]
     ann.ok("keys", "export", "--output", str(tmp_path / "key"), "--force")
+    assert ann.ok("keys", "export", "--output", "-").out.split(":")[2] == secret
+    assert ann.fails(2, "keys", "export", "--output", "/dev/stdout")["code"] == "usage"
     bob = team.machine()
     bob.ok("keys", "import", str(tmp_path / "key"))
     for words in (("keys", "show"), ("config",), ("doctor",), ("stats",)):

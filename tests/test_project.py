@@ -36,7 +36,7 @@ LAYERS = (
     ("seal", "config", "workspace", "cluster", "osring"),
     ("sql", "refusals", "embedded", "endorsement", "triggers"),
     ("keychain",),
-    ("vault",),
+    ("vault", "delivery"),
     ("database", "fold", "bodies", "loss"),
     ("leases",),
     ("views",),

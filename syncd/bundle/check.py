@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import orjson
 
@@ -93,7 +93,11 @@ def trusted(text: str) -> str:
 def verify_file(path: Path, keys: Sequence[str] = ()) -> Verdict:
     """Check a file against the fingerprints of the keys that are trusted, if there are any."""
     with path.open("rb") as file:
-        return verify(iter(lambda: file.readline(_LONGEST_LINE), b""), keys)
+        return verify(lines_of(file), keys)
+
+
+def lines_of(file: IO[bytes]) -> Iterator[bytes]:
+    return iter(lambda: file.readline(_LONGEST_LINE), b"")
 
 
 def verify(lines: Iterable[bytes], keys: Sequence[str] = ()) -> Verdict:

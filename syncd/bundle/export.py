@@ -6,9 +6,7 @@ signs the entry itself. Another device's needs those after it up to the next tha
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from syncd import clock
-from syncd.bundle.check import verify_file
+from syncd.bundle.check import lines_of, verify
 from syncd.bundle.form import (
     ENTRY,
     LINK,
@@ -31,10 +29,10 @@ from syncd.bundle.form import (
     seal_bytes,
     to_be_sealed,
 )
-from syncd.entry import Entry, uuid7
+from syncd.delivery import delivered
+from syncd.entry import Entry
 from syncd.errors import (
     CheckpointCorruptionError,
-    CheckpointExistsError,
     KeyMissingError,
     TaskNotFoundError,
 )
@@ -43,8 +41,6 @@ from syncd.seal import MISTYPED, SigningKey, fingerprint, flaw, header_intact
 from syncd.store import Store
 
 _PAGE = 2_000
-# Where the file system knows no second name for a file, as on most USB sticks.
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class Exported(NamedTuple):
@@ -113,36 +109,21 @@ def export(
     store: Store, key: SigningKey, task_id: str, output: Path, *, force: bool = False
 ) -> Exported:
     """Write a task's evidence; the file appears complete and checked, or not at all."""
-    if not force and os.path.lexists(output):
-        raise _exists(output)
-    draft = output.with_name(f".{uuid7()}.part")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file, store.snapshot():
+    with delivered(output, force=force) as file:
+        with store.snapshot():
             sha256 = _Export(store, key, task_id).write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        exported = _examined(draft, output, fingerprint(key.public()), sha256)
-        _publish(draft, output, force=force)
-    finally:
-        draft.unlink(missing_ok=True)
-    return exported
+        return _examined(file, output, fingerprint(key.public()), sha256)
 
 
-def _exists(output: Path) -> CheckpointExistsError:
-    return CheckpointExistsError(
-        f"{output} exists already", "Name another file, or add --force to replace this one."
-    )
-
-
-def _examined(draft: Path, output: Path, signer: str, sha256: str) -> Exported:
+def _examined(file: IO[bytes], output: Path, signer: str, sha256: str) -> Exported:
     """What is handed out has been read back and checked as its reader will check it."""
-    verdict = verify_file(draft, [signer])
+    size = file.tell()
+    file.seek(0)
+    verdict = verify(lines_of(file), [signer])
     if verdict.problems or verdict.manifest is None:
         entry_id, device_id, problem = verdict.problems[0]
         raise _damaged(problem, entry_id, device_id)
     links = sum(device.links for device in verdict.devices)
-    size = draft.stat().st_size
     counts = (verdict.entries, links, verdict.purged)
     return Exported(output, size, sha256, signer, *counts, verdict.manifest)
 
@@ -166,28 +147,6 @@ def _unsigned(spot: Spot) -> KeyMissingError:
         "`syncd sync` brings it under a key that is here. Without a replica there is no proof of "
         "who wrote it.",
     )
-
-
-def _publish(draft: Path, output: Path, *, force: bool) -> None:
-    """Give the file its name. Without `force`, whoever made one of that name meanwhile wins."""
-    if force:
-        draft.replace(output)
-    else:
-        try:
-            os.link(draft, output)
-        except FileExistsError:
-            raise _exists(output) from None
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            if os.path.lexists(output):
-                raise _exists(output) from None
-            draft.replace(output)
-    folder = os.open(output.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class _Export:

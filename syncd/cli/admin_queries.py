@@ -203,11 +203,11 @@ def emit(
     if as_csv and app.json:
         raise UsageError("--csv and --json exclude each other", "Choose one.")
     if as_csv:
-        click.echo(_csv(found), nl=False)
+        render.show(_csv(found), nl=False)
     else:
         app.emit(_documents(found), lambda: _table(found, shown, drawn))
     if found.more:
-        click.echo("There are more rows: --limit 0 shows all.", err=True)
+        render.say("There are more rows: --limit 0 shows all.")
 
 
 def _plain(value: Any) -> Any:

@@ -182,7 +182,7 @@ def main() -> None:
     os.umask(0o077)
     as_json = "--json" in sys.argv
     try:
-        sys.exit(syncd.main(standalone_mode=False) or 0)
+        sys.exit(syncd.main(standalone_mode=False, color=render.colour()) or 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt) as error:
@@ -194,8 +194,8 @@ def main() -> None:
     except SyncdError as error:
         sys.exit(_fail(error, as_json))
     except BrokenPipeError:
-        # The reader has gone (`| head`): nothing is left to say, and Python must not try at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has gone (`| head`): nothing is left to say.
+        render.to_nowhere(sys.stdout)
         sys.exit(0)
     except OSError as error:
         sys.exit(_fail(_system(error), as_json))
@@ -216,7 +216,7 @@ def _interrupted(as_json: bool, farewell: str) -> int:
     stopped.code, stopped.exit_code = "interrupted", 130
     if as_json:
         return _fail(stopped, as_json)
-    click.echo(f"Interrupted. {farewell}".rstrip(), err=True)
+    render.say(f"Interrupted. {farewell}".rstrip())
     return stopped.exit_code
 
 
@@ -226,7 +226,7 @@ def _without_command(error: click.exceptions.NoArgsIsHelpError, as_json: bool) -
     told = UsageError(f"{path} needs a command", f"See `{path} --help`.")
     if as_json:
         return _fail(told, as_json)
-    click.echo(error.format_message(), err=True)
+    render.say(error.format_message())
     return told.exit_code
 
 
@@ -241,7 +241,7 @@ def _usage(error: click.ClickException) -> UsageError:
 def _fail(error: SyncdError, as_json: bool) -> int:
     error.message = _discreet(error.message)
     if as_json:
-        click.echo(json.dumps({"error": error.as_dict()}, ensure_ascii=False), err=True)
+        render.say(json.dumps({"error": error.as_dict()}, ensure_ascii=False))
     else:
         safe = "safe" if error.data_safe else "damaged, as said above"
         for label, text, colour in (
@@ -249,7 +249,7 @@ def _fail(error: SyncdError, as_json: bool) -> int:
             ("Remedy: ", error.remedy, None),
             ("Data: ", safe, None),
         ):
-            click.echo(render.labelled(label, text, colour, err=True), err=True)
+            render.say(render.labelled(label, text, colour, err=True))
     return error.exit_code
 
 
@@ -261,12 +261,12 @@ def _discreet(text: str) -> str:
 
 
 def _system(error: OSError) -> SyncdError:
-    """The operating system refused; when it was stdout, Python must not try again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """The operating system refused; perhaps to take what click has printed, as a help."""
+    render.to_nowhere(sys.stdout)
     where = f" ({error.filename})" if error.filename else ""
     return SyncdError(
         f"the system refused: {error.strerror or error}{where}",
-        "Check the disk and the permissions of what is named, and where the output goes.",
+        "Check the disk and the permissions of what is named.",
     )
 
 

@@ -10,7 +10,7 @@ import click
 from syncd.cli import render
 from syncd.cli.verb import App, Count, task_argument, verb
 from syncd.entry import KINDS
-from syncd.errors import CheckpointNotFoundError
+from syncd.errors import CheckpointNotFoundError, UsageError
 
 if TYPE_CHECKING:
     from syncd.witness import Testimony
@@ -117,7 +117,7 @@ _WHICH_FILE = "Give the file that `syncd audit export` wrote."
 @audit.command()
 @task_argument
 @click.option("--output", required=True, metavar="FILE", type=click.Path(path_type=Path),
-              help="Where to write it.")  # fmt: skip
+              help="Where to write it (-: stdout).")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a file of that name.")
 @verb
 def export(app: App, task: str | None, output: Path, force: bool) -> None:
@@ -126,11 +126,17 @@ def export(app: App, task: str | None, output: Path, force: bool) -> None:
     Whoever has it can check it without this home: `syncd audit verify FILE --key FINGERPRINT`. It
     holds the whole content of the task, readable.
     """
-    from syncd import bundle
+    from syncd import bundle, delivery
     from syncd.cli import evidence
 
+    to_stdout = delivery.opened_as(output) == delivery.STDOUT
+    if to_stdout and app.json:
+        raise UsageError("standard output has room for one document", "Name a file, or no --json.")
     done = bundle.export(app.node.store, app.node.key, app.task(task), output, force=force)
-    app.emit(evidence.receipt(done), lambda: evidence.receipt_text(done))
+    if to_stdout:
+        render.say(evidence.receipt_text(done))
+    else:
+        app.emit(evidence.receipt(done), lambda: evidence.receipt_text(done))
 
 
 def _verdict(report: dict[str, Any]) -> str:

@@ -283,7 +283,7 @@ def list_(
 
 
 def _say_more(limit: int, options: str) -> None:
-    click.echo(f"There are more than {limit}: use {options}.", err=True)
+    render.say(f"There are more than {limit}: use {options}.")
 
 
 @checkpoint.command()
@@ -380,7 +380,7 @@ def _emit_written(app: App, result: Checkpoint) -> None:
         document["advice"] = advised._asdict() if advised else None
     app.emit(document, document["metadata"]["checkpoint_id"])
     if advised:
-        click.echo(render.labelled("Advice: ", advised.text, "yellow", err=True), err=True)
+        render.say(render.labelled("Advice: ", advised.text, "yellow", err=True))
 
 
 def _emit(app: App, record: Record) -> None:

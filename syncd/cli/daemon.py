@@ -41,7 +41,8 @@ def run(app: App, verbose: bool, quiet: bool) -> None:
 
     node = app.node
     node.store  # noqa: B018 (makes the home, and with it the place of the log)
-    logs.begin(node.home, verbose=verbose, stderr=not quiet)
+    colours = sys.stderr.isatty() and render.colour() is not False
+    logs.begin(node.home, verbose=verbose, stderr=not quiet, colours=colours)
     Daemon(node).run()
 
 
@@ -211,7 +212,7 @@ def _show(app: App, text: str) -> None:
         said: dict[str, Any] = json.loads(text)
     except ValueError:  # cut off by a crash
         said = {"event": text}
-    click.echo(json.dumps(said, ensure_ascii=False) if app.json else as_text(said))
+    render.show(json.dumps(said, ensure_ascii=False) if app.json else as_text(said))
 
 
 class _Place(NamedTuple):

@@ -30,7 +30,8 @@ def receipt(done: Exported) -> dict[str, Any]:
 
 def receipt_text(done: Exported) -> str:
     entries = render.count(done.entries, "entry", "entries")
-    lines = [f"{done.path}: {entries} of task {render.clean(done.manifest.task_id)}."]
+    place = "Written" if str(done.path) == "-" else done.path
+    lines = [f"{place}: {entries} of task {render.clean(done.manifest.task_id)}."]
     if done.links:
         links = render.count(done.links, "entry", "entries")
         lines.append(

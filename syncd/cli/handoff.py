@@ -85,7 +85,7 @@ def _watch(app: App, *, everything: bool) -> None:
             known, told[offer.id] = told.get(offer.id), offer.state
             waits = offer.state == offers.OPEN
             if known != offer.state and (everything or waits or known is not None):
-                click.echo(json.dumps(offer.document(), ensure_ascii=False))
+                render.show(json.dumps(offer.document(), ensure_ascii=False))
 
 
 @handoff.command()

@@ -35,6 +35,8 @@ def _shown(found: dict[str, Any]) -> str:
         ("Encryption", found["encryption"]),
         ("Plain", render.count(found["plain"], "body", "bodies")),
     ]
+    if found["encryption"] == "end_to_end" and (told := _plain_for_replica(found)):
+        rows.append(("Replica", told))
     if found["master_key"]:
         rows.append(("Master key", _PLACES[found["master_key"]]))
     lines = [f"{name:<11} {text}" for name, text in rows]
@@ -72,6 +74,9 @@ def encrypt(app: App, mode: str | None, ask: bool) -> None:
 
     A backup is made first, and sealed with the rest at the end. If it is cut off, run it again.
     Ids, names of agents, times, phases and counts stay readable: administrators' queries need them.
+
+    End to end, what was written before stays readable at the replica and on machines that fetch it,
+    sent already or not, until it is erased (`syncd erase`): `syncd keys show` counts it.
     """
     from syncd import keychain, sealing
 
@@ -97,13 +102,32 @@ def _new_passphrase(app: App) -> str:
 
 
 def _encrypted(done: dict[str, Any]) -> str:
-    lines = [f"Sealed {render.count(done['sealed'], 'body', 'bodies')} ({done['encryption']})."]
+    sealed = render.count(done["sealed"], "body", "bodies")
+    lines = [f"Sealed {sealed} on this disk ({done['encryption']})."]
     if done["encryption"] == "end_to_end":
+        if told := _plain_for_replica(done):
+            lines.append(render.labelled("Still plain: ", told, "yellow"))
         lines.append(
             "Your other machines need the key: `syncd keys export` here, `syncd keys import` "
             "there. Keep a copy: without it nobody can read what is sealed."
         )
     return "\n".join([*lines, *_unclean(done)])
+
+
+def _plain_for_replica(found: dict[str, Any]) -> str:
+    """What was written before keeps its hash and signature, so it cannot be sealed for others."""
+    parts = []
+    if there := found["plain_at_replica"]:
+        parts.append(f"{there:,} that the replica has already {_stays(there)} readable there, and "
+                     "on machines that fetched them")  # fmt: skip
+    if waiting := found["plain_to_send"]:
+        parts.append(f"{waiting:,} written before and not sent yet {_stays(waiting)} readable when "
+                     "sent")  # fmt: skip
+    return f"{'; '.join(parts)}. `syncd erase ID` takes a checkpoint's away." if parts else ""
+
+
+def _stays(count: int) -> str:
+    return "stays" if count == 1 else "stay"
 
 
 def _unclean(done: dict[str, Any]) -> list[str]:
@@ -135,8 +159,8 @@ def _decrypted(done: dict[str, Any]) -> str:
 
 
 @keys.command()
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
-              help="Write it to a new file that only you can read.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write it to a new file that only you can read (-: stdout).")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @verb
 def export(app: App, output: Path | None, force: bool) -> None:
@@ -144,22 +168,17 @@ def export(app: App, output: Path | None, force: bool) -> None:
 
     Whoever has it can read everything that is sealed with it.
     """
-    from syncd import sealing
+    from syncd import delivery, sealing
 
     key, text = sealing.exported(app.node)
-    if output is None:
+    if output is None or delivery.opened_as(output) == delivery.STDOUT:
         if app.json:
             raise UsageError(
                 "a key is not printed as JSON, where it may be logged", "Give --output FILE."
             )
-        click.echo(text)
+        render.show(text)
         return
-    try:
-        sealing.write_export(output, text, force=force)
-    except FileExistsError:
-        raise UsageError(f"{output} exists", "Name another file, or add --force.") from None
-    except OSError as error:
-        raise UsageError(f"{output} cannot be written: {error.strerror}", "Name another.") from None
+    sealing.write_export(output, text, force=force)
     told = f"Key {key.id} is in {output}. Whoever has that file can read what is sealed."
     app.emit({"id": key.id, "output": str(output)}, told)
 

@@ -105,7 +105,7 @@ class _Screen:
     terminal a line of progress stands below it, until something else needs the place."""
 
     def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
+        self._terminal = render.moves(sys.stderr)
         self._drawn = False
         self._fresh = True  # whether the command has ended its line
 
@@ -119,12 +119,13 @@ class _Screen:
         if self._terminal:
             begin = "\r\033[K" if self._fresh else "\n"
             fitting = line[: max((render.width(sys.stderr) or 80) - 1, 1)]
-            click.echo(f"{begin}{click.style(fitting, dim=True)}", err=True, nl=False)
+            shown = render.painted(click.style(fitting, dim=True))
+            render.over(f"{begin}{shown}", err=True)
             self._drawn = self._fresh = True
 
     def clear(self) -> None:
         if self._drawn:
-            click.echo("\r\033[K", err=True, nl=False)
+            render.over("\r\033[K", err=True)
             self._drawn = False
 
     def close(self) -> None:

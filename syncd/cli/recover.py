@@ -73,7 +73,7 @@ def _tell(app: App, task: str, done: Recovery) -> None:
     """What a person should know of it, beside the prompt."""
     for mended in done.mended.entries:
         which = f"entry {mended['entry_id']}: " if mended["entry_id"] else ""
-        click.echo(render.labelled("Mended: ", f"{which}{mended['problem']}", err=True), err=True)
+        render.say(render.labelled("Mended: ", f"{which}{mended['problem']}", err=True))
     app.say_skipped(done.usable.skipped)
     for lost in done.mended.lost:
         warn(lost)

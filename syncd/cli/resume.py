@@ -79,7 +79,7 @@ _VERDICTS = re.compile(r"\b(?:UN)?VERIFIED\b|^#.*$", re.M)
 def show(prompt: str, rooms: list[Room]) -> None:
     """With a last line break if there is room for one. Colours, on a terminal, are no text."""
     shown = _VERDICTS.sub(lambda found: _coloured(found[0]), prompt)
-    click.echo(shown, nl=bool(prompt) and all(room.holds(f"{prompt}\n") for room in rooms))
+    render.show(shown, nl=bool(prompt) and all(room.holds(f"{prompt}\n") for room in rooms))
 
 
 def _coloured(word: str) -> str:

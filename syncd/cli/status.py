@@ -43,11 +43,11 @@ def _watch(app: App) -> None:
     while True:
         document = gathered(app.node)
         if app.json:
-            click.echo(json.dumps(document, ensure_ascii=False))
+            render.show(json.dumps(document, ensure_ascii=False))
         else:
             # Overwrite line by line: clearing first would flicker.
-            lines = screen(document).splitlines()
-            click.echo("\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J", nl=False)
+            lines = render.painted(screen(document)).splitlines()
+            render.over("\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J")
         time.sleep(1)
 
 

@@ -58,7 +58,7 @@ def file_of(home: Path) -> Path:
     return home / "log" / "daemon.log"
 
 
-def begin(home: Path, *, verbose: bool, stderr: bool) -> None:
+def begin(home: Path, *, verbose: bool, stderr: bool, colours: bool = False) -> None:
     """From now on: the file, and stderr if somebody may be reading there."""
     file = _File(
         file_of(home), maxBytes=_FILE_BYTES, backupCount=_FILES - 1, encoding="utf-8", delay=True
@@ -67,7 +67,7 @@ def begin(home: Path, *, verbose: bool, stderr: bool) -> None:
     handlers: list[logging.Handler] = [file]
     if stderr:
         shown = logging.StreamHandler(sys.stderr)
-        shown.setFormatter(_Text(colours=sys.stderr.isatty()))
+        shown.setFormatter(_Text(colours=colours))
         handlers.append(shown)
     _logger.handlers = handlers
     _logger.propagate = False

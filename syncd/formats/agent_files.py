@@ -11,7 +11,7 @@ from typing import Literal
 
 from syncd import clock
 from syncd.checkpoint import Checkpoint
-from syncd.errors import CheckpointCorruptionError
+from syncd.errors import CheckpointCorruptionError, InvalidInputError
 from syncd.formats import agent_json
 from syncd.formats.files import alone_in, replace
 from syncd.formats.reading import FormatError, Reading
@@ -24,6 +24,8 @@ _NUMBERED = re.compile(r"_\d{3}$")
 
 def update(path: Path, checkpoint: Checkpoint) -> None:
     """Write the agent's file anew; a missing one is made."""
+    if path.exists() and not path.is_file():
+        raise InvalidInputError(f"{path} is no file", "It is read back: name another place.")
     content = agent_json.write(checkpoint)
     path.parent.mkdir(parents=True, exist_ok=True)
     with alone_in(path.parent):

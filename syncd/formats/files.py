@@ -30,7 +30,12 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Put `content` in the place of what is there, if anything is."""
+    """Put `content` in the place of what is there, if anything is: of a symbolic link, in that of
+    its target. What is no file (a device, a pipe) stays, and `content` goes through it."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
     with _draft(path, content) as draft:
         draft.replace(path)
     synced(path.parent)
