@@ -208,7 +208,16 @@ class Check(NamedTuple):
 
 def doctor(node: Node) -> list[Check]:
     """Every check, each by itself: one that fails must not hide the others."""
-    return [_guarded(name, check, node) for name, check in _CHECKS.items()]
+    return list(_told_once(_guarded(name, check, node) for name, check in _CHECKS.items()))
+
+
+def _told_once(checks: Iterator[Check]) -> Iterator[Check]:
+    """What is wrong with the settings, say, stops several."""
+    told = set()
+    for check in checks:
+        again = check.remedy and (check.detail, check.remedy) in told
+        told.add((check.detail, check.remedy))
+        yield check._replace(remedy="As above.") if again else check
 
 
 def _guarded(name: str, check: Callable[[Node], Check], node: Node) -> Check:
@@ -285,6 +294,8 @@ def _database(node: Node) -> Check:
 
 def _key(node: Node) -> Check:
     path = node.home / "keys" / "signing.pem"
+    if not path.exists() and not _size(node.database):  # begun, and never made
+        return Check("", "ok", "none yet: the first use makes it")
     if not path.exists():
         return Check("", "failed", f"{path} is missing", "Restore it from your own backup.")
     return Check("", "ok", f"fingerprint {fingerprint(node.key.public())[:16]}…")

@@ -56,6 +56,8 @@ def translated(error: Exception) -> SyncdError:
     """SQLite's error as one of ours, with its remedy."""
     if isinstance(error, UnicodeDecodeError):
         return DatabaseCorruptError(f"the database file is damaged ({error})")
+    if isinstance(error, UnicodeEncodeError):
+        return InvalidInputError("what is asked for is not UTF-8", "Give it in UTF-8.")
     if not isinstance(error, sqlite3.Error):
         return InvalidInputError(f"the database cannot hold this: {error}")
     extended = getattr(error, "sqlite_errorcode", 0)

@@ -119,8 +119,13 @@ def zoned(text: str) -> str:
     return text
 
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_ID = 512
+
+
+def not_utf8(text: str) -> bool:
+    """Python stands in for bytes that are none with halves of characters."""
+    return any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def checked_id(kind: str, text: str, longest: int = MAX_ID) -> str:
@@ -129,6 +134,8 @@ def checked_id(kind: str, text: str, longest: int = MAX_ID) -> str:
         raise InvalidInputError(f"the {kind} is empty")
     if len(text) > longest:
         raise InvalidInputError(f"the {kind} has {len(text)} characters; {longest} are allowed")
+    if not_utf8(text):
+        raise InvalidInputError(f"the {kind} is not UTF-8")
     if control := _CONTROL.search(text):
         raise InvalidInputError(
             f"the {kind} contains a control character (U+{ord(control[0]):04X})"

@@ -794,6 +794,8 @@ def test_a_terminal_shows_ids_and_times_on_one_line(columns: int) -> None:
     ok("backup", "create")
     for command in (("history", task), ("list",), ("search", "x")):
         first, *lines = shown_on(columns, "checkpoint", *command)
+        if lines[-1].startswith("No room for "):
+            assert "--json shows all" in lines.pop()
         assert ("TASK" in first) == (command[0] != "history")
         found = [line.split()[0] for line in lines]
         assert len(lines) == len(set(found)) == (10 if command[0] == "history" else 12)
@@ -973,3 +975,62 @@ def test_each_stretch_of_the_work_has_its_cost() -> None:
 def test_a_column_of_nothing_takes_no_room() -> None:
     """The bars of what has cost nothing."""
     assert render._Column("", ["", ""], False).least() == 0
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def test_free_space_has_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from syncd.ui import wording
+
+    assert render.size(82_600_000_000) == wording.size(82_600_000_000) == "82.6 GB"
+    assert render.size(999) == "999 B"
+    create()
+    free = r"([\d.]+ GB) free|free ([\d.]+ GB)"
+    shown = [re.search(free, ok(words).out) for words in ("stats", "status")]
+    found = {float((hit[1] or hit[2]).split()[0]) for hit in shown if hit}
+    assert max(found, default=0) - min(found, default=0) < 1  # others use the disk too
+
+
+@pytest.mark.parametrize(
+    "words", ["checkpoint create --agent a --task", "checkpoint latest", "task show"]
+)
+def test_what_is_not_utf8_is_called_so(words: str) -> None:
+    create()
+    done = shell(f"{words} $'bad\\xff'")
+    assert done.returncode == 2
+    assert "is not UTF-8" in done.stderr
+    assert "nothing was written" not in done.stderr or "create" in words
+
+
+def test_doctor_says_once_what_stops_many_checks(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    (home / "config.toml").write_text("nonsense = 1\n")
+    said = run("doctor", "--json").json()["checks"]
+    remedies = [check["remedy"] for check in said if "no such setting" in check["detail"]]
+    assert len(remedies) > 3
+    assert sum("There are:" in remedy for remedy in remedies) == 1
+    (key,) = [check for check in said if check["name"] == "signing key"]
+    assert (key["state"], key["detail"]) == ("ok", "none yet: the first use makes it")
+
+
+def test_a_home_without_a_replica_has_nothing_to_send() -> None:
+    create()
+    assert "To send" not in ok("status").out
+
+
+def test_an_offline_replica_that_refused_is_called_so() -> None:
+    from syncd.cli.status import _replica
+
+    cloud = {"state": "offline", "needs_person": True, "as_of": "2026-01-01T00:00:00+00:00",
+             "clock_skew_ms": 0, "last_error": "no", "next_attempt_s": 0}  # fmt: skip
+    assert "refused" in _replica(cloud)
+    assert "offline" in _replica({**cloud, "needs_person": False})
+
+
+def test_a_narrow_table_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = ok("checkpoint", "show", create(), "--json").json()
+    monkeypatch.setattr(render, "width", lambda _: 40)
+    shown = " ".join(render.checkpoint_table([document]).split())
+    assert "No room for" in shown
+    assert "--json shows all" in shown

@@ -19,7 +19,7 @@ from uuid import UUID
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.bars import bar
 from syncd.cli.verb import App, Count, verb
 from syncd.errors import InvalidInputError, UsageError
@@ -203,11 +203,11 @@ def emit(
     if as_csv and app.json:
         raise UsageError("--csv and --json exclude each other", "Choose one.")
     if as_csv:
-        render.show(_csv(found), nl=False)
+        printing.show(_csv(found), nl=False)
     else:
         app.emit(_documents(found), lambda: _table(found, shown, drawn))
     if found.more:
-        render.say("There are more rows: --limit 0 shows all.")
+        printing.say("There are more rows: --limit 0 shows all.")
 
 
 def _plain(value: Any) -> Any:

@@ -40,7 +40,7 @@ def _table(found: list[dict[str, Any]]) -> str:
         for a in found
     ]  # fmt: skip
     spare = ("SESSION", "TYPE", "NEXT", "DEVICE")
-    return render.table(columns, rows, spare=spare, empty="Nobody is at work.")
+    return render.table(columns, rows, spare=spare, elsewhere="--json", empty="Nobody is at work.")
 
 
 def _state(agent: dict[str, Any]) -> str:
@@ -94,4 +94,5 @@ def invocations(app: App, task: str, agent: str) -> None:
     columns = ("TIME", "STARTED", "TYPE", "BY", "TASK", "SESSION", "DEVICE")
     names = ("at", "started", "agent_type", "by", "task_id", "session_id", "device_id")
     rows = [tuple(one[name] for name in names) for one in found]
-    app.emit(found, lambda: render.table(columns, rows, spare=("DEVICE", "SESSION", "TYPE")))
+    app.emit(found, lambda: render.table(
+        columns, rows, spare=("DEVICE", "SESSION", "TYPE"), elsewhere="--json"))  # fmt: skip

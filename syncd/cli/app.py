@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from syncd import __version__
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.verb import App
 from syncd.config import named_home
 from syncd.errors import SyncdError, UsageError
@@ -182,7 +182,7 @@ def main() -> None:
     os.umask(0o077)
     as_json = "--json" in sys.argv
     try:
-        sys.exit(syncd.main(standalone_mode=False, color=render.colour()) or 0)
+        sys.exit(syncd.main(standalone_mode=False, color=printing.colour()) or 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt) as error:
@@ -195,7 +195,7 @@ def main() -> None:
         sys.exit(_fail(error, as_json))
     except BrokenPipeError:
         # The reader has gone (`| head`): nothing is left to say.
-        render.to_nowhere(sys.stdout)
+        printing.to_nowhere(sys.stdout)
         sys.exit(0)
     except OSError as error:
         sys.exit(_fail(_system(error), as_json))
@@ -216,7 +216,7 @@ def _interrupted(as_json: bool, farewell: str) -> int:
     stopped.code, stopped.exit_code = "interrupted", 130
     if as_json:
         return _fail(stopped, as_json)
-    render.say(f"Interrupted. {farewell}".rstrip())
+    printing.say(f"Interrupted. {farewell}".rstrip())
     return stopped.exit_code
 
 
@@ -226,7 +226,7 @@ def _without_command(error: click.exceptions.NoArgsIsHelpError, as_json: bool) -
     told = UsageError(f"{path} needs a command", f"See `{path} --help`.")
     if as_json:
         return _fail(told, as_json)
-    render.say(error.format_message())
+    printing.say(error.format_message())
     return told.exit_code
 
 
@@ -241,7 +241,7 @@ def _usage(error: click.ClickException) -> UsageError:
 def _fail(error: SyncdError, as_json: bool) -> int:
     error.message = _discreet(error.message)
     if as_json:
-        render.say(json.dumps({"error": error.as_dict()}, ensure_ascii=False))
+        printing.say(json.dumps({"error": error.as_dict()}, ensure_ascii=False))
     else:
         safe = "safe" if error.data_safe else "damaged, as said above"
         for label, text, colour in (
@@ -249,7 +249,7 @@ def _fail(error: SyncdError, as_json: bool) -> int:
             ("Remedy: ", error.remedy, None),
             ("Data: ", safe, None),
         ):
-            render.say(render.labelled(label, text, colour, err=True))
+            printing.say(render.labelled(label, text, colour, err=True))
     return error.exit_code
 
 
@@ -262,7 +262,7 @@ def _discreet(text: str) -> str:
 
 def _system(error: OSError) -> SyncdError:
     """The operating system refused; perhaps to take what click has printed, as a help."""
-    render.to_nowhere(sys.stdout)
+    printing.to_nowhere(sys.stdout)
     where = f" ({error.filename})" if error.filename else ""
     return SyncdError(
         f"the system refused: {error.strerror or error}{where}",

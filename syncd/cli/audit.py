@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.verb import App, Count, task_argument, verb
 from syncd.entry import KINDS
 from syncd.errors import CheckpointNotFoundError, UsageError
@@ -134,7 +134,7 @@ def export(app: App, task: str | None, output: Path, force: bool) -> None:
         raise UsageError("standard output has room for one document", "Name a file, or no --json.")
     done = bundle.export(app.node.store, app.node.key, app.task(task), output, force=force)
     if to_stdout:
-        render.say(evidence.receipt_text(done))
+        printing.say(evidence.receipt_text(done))
     else:
         app.emit(evidence.receipt(done), lambda: evidence.receipt_text(done))
 
@@ -221,9 +221,10 @@ def _elsewhere(safe: dict[str, Any]) -> list[str]:
         return []
     lines = []
     if attempt := safe["last_attempt"]:
-        outcome = attempt["error"] or "done"
+        outcome = attempt["error"] or "reached"
         tries = render.count(safe["attempts"], "attempt", "attempts")
-        lines.append(f"{tries} since, the last at {attempt['at']}: {outcome}")
+        told = f"{tries} to reach the replica since then, the last at {attempt['at']}: {outcome}"
+        lines.append(told)
     if safe["devices"] is None:
         lines.append("Which machines have it cannot be asked now: the replica is not reachable.")
     for device in safe["devices"] or []:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.document import (
     changed,
     continued,
@@ -283,7 +283,7 @@ def list_(
 
 
 def _say_more(limit: int, options: str) -> None:
-    render.say(f"There are more than {limit}: use {options}.")
+    printing.say(f"There are more than {limit}: use {options}.")
 
 
 @checkpoint.command()
@@ -380,7 +380,7 @@ def _emit_written(app: App, result: Checkpoint) -> None:
         document["advice"] = advised._asdict() if advised else None
     app.emit(document, document["metadata"]["checkpoint_id"])
     if advised:
-        render.say(render.labelled("Advice: ", advised.text, "yellow", err=True))
+        printing.say(render.labelled("Advice: ", advised.text, "yellow", err=True))
 
 
 def _emit(app: App, record: Record) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.verb import App, Count, until_interrupted, verb
 from syncd.errors import DaemonError
 
@@ -41,7 +41,7 @@ def run(app: App, verbose: bool, quiet: bool) -> None:
 
     node = app.node
     node.store  # noqa: B018 (makes the home, and with it the place of the log)
-    colours = sys.stderr.isatty() and render.colour() is not False
+    colours = sys.stderr.isatty() and printing.colour() is not False
     logs.begin(node.home, verbose=verbose, stderr=not quiet, colours=colours)
     Daemon(node).run()
 
@@ -212,7 +212,7 @@ def _show(app: App, text: str) -> None:
         said: dict[str, Any] = json.loads(text)
     except ValueError:  # cut off by a crash
         said = {"event": text}
-    render.show(json.dumps(said, ensure_ascii=False) if app.json else as_text(said))
+    printing.show(json.dumps(said, ensure_ascii=False) if app.json else as_text(said))
 
 
 class _Place(NamedTuple):

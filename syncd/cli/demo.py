@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.verb import App, verb
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def demo(app: App, fast: bool) -> None:
 
     began = time.monotonic()
     if not app.json:
-        render.show(render.wrapped(_BEGIN))
+        printing.show(render.wrapped(_BEGIN))
     teller = _Silent() if app.json else Terminal(0.0 if fast or not sys.stdout.isatty() else 1.0)
     with stage() as built:
         story = Story(built, teller)
@@ -76,22 +76,22 @@ class Terminal:
         self._width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
 
     def chapter(self, title: str) -> None:
-        render.show("\n" + click.style(title, bold=True, underline=True))
+        printing.show("\n" + click.style(title, bold=True, underline=True))
 
     def step(self, step: Step) -> None:
         lines = textwrap.wrap(step.text, self._width) if step.text else []
         for line in lines:
-            render.show(line)
+            printing.show(line)
         if step.machine:
             self._typed(step)
         for line in step.output:
-            render.show(click.style(_cut("  " + render.clean(line), self._width), dim=True))
+            printing.show(click.style(_cut("  " + render.clean(line), self._width), dim=True))
         self._pause(_STEP_SECONDS + _LINE_SECONDS * (len(lines) + len(step.output)))
 
     def _typed(self, step: Step) -> None:
         prompt = f"{step.machine}$ "
         command = wrapped(("syncd", *step.command), self._width - len(prompt) - 2)
-        render.show(
+        printing.show(
             click.style(prompt, fg=_COLOURS[step.machine]) + click.style(command, bold=True)
         )
 

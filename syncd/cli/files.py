@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.bars import bars
 from syncd.cli.verb import App, complete_tasks, until_interrupted, verb, warn
 
@@ -63,7 +63,7 @@ def _counted(done: Tally) -> str:
 def _tell(done: Tally) -> None:
     for failure in done.failed[:_SHOWN]:
         place = f"{failure.path}, line {failure.line}" if failure.line else failure.path
-        render.say(render.labelled("Failed: ", f"{place}: {failure.message}", "red", err=True))
+        printing.say(render.labelled("Failed: ", f"{place}: {failure.message}", "red", err=True))
     for note in done.notes[:_SHOWN]:
         warn(note)
     for kind, found in (("failures", done.failed), ("notes", done.notes)):
@@ -75,7 +75,7 @@ def _tell_missed(done: Tally, form: Format, place: Path) -> None:
     """What the user may have meant, too."""
     for path in done.passed_over[:_SHOWN]:
         words = f"as the name is not {form.called}: {path}"
-        render.say(render.labelled("Passed over, ", words, "yellow", err=True))
+        printing.say(render.labelled("Passed over, ", words, "yellow", err=True))
     if more := len(done.passed_over[_SHOWN:]):
         warn(f"{more:,} more were passed over: --json lists them all")
     if done.nothing and place.is_dir():
@@ -124,10 +124,10 @@ def watch(app: App, paths: tuple[Path, ...], task: str | None) -> None:
 
 def _say(app: App, event: Event) -> None:
     if app.json:
-        render.show(json.dumps(event._asdict(), ensure_ascii=False))
+        printing.show(json.dumps(event._asdict(), ensure_ascii=False))
     elif event.what == "unreadable":
         place = f"{event.path}, line {event.line}" if event.line else event.path
         warn(f"{place}: {event.message}")
     elif event.what != "unchanged":
-        render.show(f"{event.what:<10} {event.path}")
+        printing.show(f"{event.what:<10} {event.path}")
     sys.stdout.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.resume import program
 from syncd.cli.verb import App, Number, until_interrupted, verb, warn
 
@@ -85,7 +85,7 @@ def _watch(app: App, *, everything: bool) -> None:
             known, told[offer.id] = told.get(offer.id), offer.state
             waits = offer.state == offers.OPEN
             if known != offer.state and (everything or waits or known is not None):
-                render.show(json.dumps(offer.document(), ensure_ascii=False))
+                printing.show(json.dumps(offer.document(), ensure_ascii=False))
 
 
 @handoff.command()
@@ -143,7 +143,7 @@ def _table(offers: list[Offer]) -> str:
         return "No work waits for an agent."
     columns = ("ID", "TASK", "FROM", "FOR", "PRIORITY", "TRIGGER", "STATE", "HOLDER", "TIME")
     return render.table(columns, [_row(offer.document()) for offer in offers],
-                        spare=("TRIGGER", "TIME"))  # fmt: skip
+                        spare=("TRIGGER", "TIME"), elsewhere="--json")  # fmt: skip
 
 
 def _row(offer: dict[str, Any]) -> tuple[Any, ...]:

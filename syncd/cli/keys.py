@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.verb import App, verb
 from syncd.errors import UsageError
 
@@ -176,7 +176,7 @@ def export(app: App, output: Path | None, force: bool) -> None:
             raise UsageError(
                 "a key is not printed as JSON, where it may be logged", "Give --output FILE."
             )
-        render.show(text)
+        printing.show(text)
         return
     sealing.write_export(output, text, force=force)
     told = f"Key {key.id} is in {output}. Whoever has that file can read what is sealed."

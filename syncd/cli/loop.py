@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.resume import program
 from syncd.cli.verb import App, Number, verb
 from syncd.errors import UsageError
@@ -105,7 +105,7 @@ class _Screen:
     terminal a line of progress stands below it, until something else needs the place."""
 
     def __init__(self) -> None:
-        self._terminal = render.moves(sys.stderr)
+        self._terminal = printing.moves(sys.stderr)
         self._drawn = False
         self._fresh = True  # whether the command has ended its line
 
@@ -119,13 +119,13 @@ class _Screen:
         if self._terminal:
             begin = "\r\033[K" if self._fresh else "\n"
             fitting = line[: max((render.width(sys.stderr) or 80) - 1, 1)]
-            shown = render.painted(click.style(fitting, dim=True))
-            render.over(f"{begin}{shown}", err=True)
+            shown = printing.painted(click.style(fitting, dim=True))
+            printing.over(f"{begin}{shown}", err=True)
             self._drawn = self._fresh = True
 
     def clear(self) -> None:
         if self._drawn:
-            render.over("\r\033[K", err=True)
+            printing.over("\r\033[K", err=True)
             self._drawn = False
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.resume import program, rooms_of, show
 from syncd.cli.verb import App, task_argument, verb, warn, warn_on_stderr
 from syncd.errors import UsageError
@@ -73,7 +73,7 @@ def _tell(app: App, task: str, done: Recovery) -> None:
     """What a person should know of it, beside the prompt."""
     for mended in done.mended.entries:
         which = f"entry {mended['entry_id']}: " if mended["entry_id"] else ""
-        render.say(render.labelled("Mended: ", f"{which}{mended['problem']}", err=True))
+        printing.say(render.labelled("Mended: ", f"{which}{mended['problem']}", err=True))
     app.say_skipped(done.usable.skipped)
     for lost in done.mended.lost:
         warn(lost)

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
-from syncd.errors import SyncdError
-
 _PHASE_COLOURS = {"complete": "green", "handoff": "magenta", "testing": "cyan"}
 _STATUS_COLOURS = {"complete": "green", "blocked": "red", "failed": "red", "escalated": "red"}
 
@@ -47,69 +45,6 @@ def labelled(
     shown = wrapped(label + text, indent=indent, err=err)
     word = label.rstrip()  # a long word after it may have to begin a line
     return click.style(word, fg=fg, bold=True) + shown.removeprefix(word)
-
-
-# --- printing -----------------------------------------------------------------------------------
-
-
-class UnprintedError(SyncdError):
-    """All went well but the last step: whoever asked does not know it."""
-
-    code = "unprinted"
-    remedy = (
-        "What the command writes is written: do not run it again for that, `syncd audit list` "
-        "shows it. What it reads can be sent elsewhere."
-    )
-
-
-def show(text: str, *, nl: bool = True) -> None:
-    """The answer, to standard output."""
-    try:
-        click.echo(text, nl=nl)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        to_nowhere(sys.stdout)
-        raise UnprintedError(
-            f"what was asked for is done, but its answer could not be printed: {error.strerror}"
-        ) from None
-
-
-def colour() -> bool | None:
-    """As click takes it: not where the user wants none, else on a terminal. no-color.org"""
-    return False if os.environ.get("NO_COLOR") or _is_dumb() else None
-
-
-def _is_dumb() -> bool:
-    return os.environ.get("TERM") == "dumb"
-
-
-def moves(stream: TextIO) -> bool:
-    """Whether it is a terminal on which lines can be drawn over others."""
-    return stream.isatty() and not _is_dumb()
-
-
-def over(text: str, *, err: bool = False) -> None:
-    """Text among codes that move the cursor: no colours, so NO_COLOR leaves them."""
-    stream = sys.stderr if err else sys.stdout
-    click.echo(text, err=err, nl=False, color=moves(stream))
-
-
-def painted(text: str) -> str:
-    return click.unstyle(text) if colour() is False else text
-
-
-def say(text: str) -> None:
-    """To standard error. That it takes nothing is no reason to stop, nor to end otherwise."""
-    try:
-        click.echo(text, err=True, color=colour())
-    except OSError:
-        to_nowhere(sys.stderr)
-
-
-def to_nowhere(stream: TextIO) -> None:
-    """Python must not try again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -389,7 +324,8 @@ def checkpoint_table(documents: list[dict[str, Any]], *, one_task: bool = False)
     ]  # fmt: skip
     if one_task and width(sys.stdout):
         columns, rows = columns[:1] + columns[2:], [row[:1] + row[2:] for row in rows]
-    return table(columns, rows, spare=("DONE", "TODO", "PHASE", "AGENT"))
+    return table(columns, rows, spare=("DONE", "TODO", "PHASE", "AGENT"),
+                 elsewhere="--json")  # fmt: skip
 
 
 def _status(document: dict[str, Any]) -> str:
@@ -404,7 +340,7 @@ def count(number: int, one: str, many: str) -> str:
 
 def size(count: int) -> str:
     for unit in ("B", "KB", "MB", "GB"):
-        if count < 1024 or unit == "GB":
+        if count < 1000 or unit == "GB":
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024  # type: ignore[assignment]
+        count /= 1000  # type: ignore[assignment]
     raise AssertionError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.verb import App, task_argument, verb, warn
 from syncd.running import program as program
 
@@ -79,7 +79,7 @@ _VERDICTS = re.compile(r"\b(?:UN)?VERIFIED\b|^#.*$", re.M)
 def show(prompt: str, rooms: list[Room]) -> None:
     """With a last line break if there is room for one. Colours, on a terminal, are no text."""
     shown = _VERDICTS.sub(lambda found: _coloured(found[0]), prompt)
-    render.show(shown, nl=bool(prompt) and all(room.holds(f"{prompt}\n") for room in rooms))
+    printing.show(shown, nl=bool(prompt) and all(room.holds(f"{prompt}\n") for room in rooms))
 
 
 def _coloured(word: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.cli.verb import App, until_interrupted, verb
 
 _EXIT = {"ok": 0, "attention": 3, "failed": 1}
@@ -43,11 +43,11 @@ def _watch(app: App) -> None:
     while True:
         document = gathered(app.node)
         if app.json:
-            render.show(json.dumps(document, ensure_ascii=False))
+            printing.show(json.dumps(document, ensure_ascii=False))
         else:
             # Overwrite line by line: clearing first would flicker.
-            lines = render.painted(screen(document)).splitlines()
-            render.over("\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J")
+            lines = printing.painted(screen(document)).splitlines()
+            printing.over("\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J")
         time.sleep(1)
 
 
@@ -98,24 +98,33 @@ def _verdict(document: dict[str, Any]) -> str:
 
 
 def _facts(document: dict[str, Any]) -> list[str]:
-    push, pull, local = document["push"], document["pull"], document["local"]
+    local = document["local"]
     conflicts, found = document["conflicts"]["open"], document["agents"]
     agents = f"{found['active']} active, {found['warning']} silent, "
     agents += _marked(f"{found['stale']} presumed to have crashed", found["stale"])
     rows = [
         ("Daemon", _daemon(document["daemon"])),
         ("Replica", _replica(document["cloud"])),
-        ("To send", f"{push['pending']:,}, last sent {_ago(push['last_at'])}"),
-        ("To fetch", f"{pull['behind']:,}, last received {_ago(pull['last_at'])}"),
+        *_exchange(document),
         ("Conflicts", _marked(f"{conflicts} open (syncd conflicts list)", conflicts)
          if conflicts else "none"),
         ("Agents", agents),
         ("Here", f"{render.count(local['checkpoints'], 'checkpoint', 'checkpoints')} of "
          f"{render.count(local['tasks'], 'task', 'tasks')}, "
-         f"{_size(local['db_bytes'])}; {_size(document['disk']['free_bytes'])} free"),
+         f"{render.size(local['db_bytes'])}; {render.size(document['disk']['free_bytes'])} free"),
         ("Home", document["home"]),
     ]  # fmt: skip
     return [f"{name:<10} {text}" for name, text in rows]
+
+
+def _exchange(document: dict[str, Any]) -> list[tuple[str, str]]:
+    push, pull = document["push"], document["pull"]
+    if document["cloud"]["state"] == "unconfigured":
+        return []
+    return [
+        ("To send", f"{push['pending']:,}, last sent {_ago(push['last_at'])}"),
+        ("To fetch", f"{pull['behind']:,}, last received {_ago(pull['last_at'])}"),
+    ]
 
 
 def _daemon(daemon: dict[str, Any]) -> str:
@@ -126,7 +135,9 @@ def _daemon(daemon: dict[str, Any]) -> str:
 
 
 def _replica(cloud: dict[str, Any]) -> str:
-    state = click.style(cloud["state"], fg=_COLOURS[cloud["state"]])
+    refused = cloud["state"] == "offline" and cloud["needs_person"]  # why, is said below
+    word = "refused" if refused else cloud["state"]
+    state = click.style(word, fg=_COLOURS[cloud["state"]])
     if cloud["state"] == "unconfigured":
         return "none"
     if not cloud["as_of"]:
@@ -159,11 +170,3 @@ def _span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {word}"
     return f"{max(seconds, 0):.0f} s"
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "KB", "MB"):
-        if count < 1_000:
-            return f"{count:.0f} {unit}"
-        count /= 1_000
-    return f"{count:.1f} GB"

@@ -123,7 +123,8 @@ def heads(app: App, task: str | None, decided: bool) -> None:
     columns = ("ID", "AGENT", "PHASE", "STATUS", "PARENT", "TIME", "NOTE")
     names = ("checkpoint_id", "agent_id", "phase", "status", "parent", "created_at")
     rows = [(*(head[name] for name in names), _note(head)) for head in found]
-    app.emit(found, lambda: render.table(columns, rows, spare=("PARENT", "PHASE")))
+    app.emit(found, lambda: render.table(
+        columns, rows, spare=("PARENT", "PHASE"), elsewhere="--json"))  # fmt: skip
 
 
 def _note(head: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from syncd.cli import render
+from syncd.cli import printing, render
 from syncd.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class App:
         """Print the result: the document with --json, else the text made for people."""
         if self.json:
             # A damaged column may hold bytes, which JSON has no form for.
-            render.show(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+            printing.show(json.dumps(document, indent=2, ensure_ascii=False, default=str))
             return
         shown = text() if callable(text) else text
         if shown is not None:
-            render.show(shown)
+            printing.show(shown)
 
     def task(self, task: str | None, how: str = "Name the task") -> str:
         """The task named, else the one of this repository and branch."""
@@ -76,7 +76,7 @@ class App:
         """Tell of each damaged checkpoint that a read passed over."""
         for item in skipped:
             what = f"checkpoint {item.checkpoint_id} (entry {item.entry_id}): {item.problem}"
-            render.say(render.labelled("Skipped: ", what, "red", err=True))
+            printing.say(render.labelled("Skipped: ", what, "red", err=True))
         return [item._asdict() for item in skipped]
 
     def say_sealed(self, sealed: list[Sealed]) -> None:
@@ -85,7 +85,7 @@ class App:
             return
         left = render.count(len(sealed), "checkpoint", "checkpoints")
         what = f"{left} whose key is missing, such as: {sealed[0].problem}. {sealed[0].remedy}"
-        render.say(render.labelled("Left out: ", what, "yellow", err=True))
+        printing.say(render.labelled("Left out: ", what, "yellow", err=True))
 
 
 def _passphrase() -> str:
@@ -93,7 +93,7 @@ def _passphrase() -> str:
 
 
 def warn(text: str) -> None:
-    render.say(render.labelled("Warning: ", text, "yellow", err=True))
+    printing.say(render.labelled("Warning: ", text, "yellow", err=True))
 
 
 def warn_on_stderr() -> None:

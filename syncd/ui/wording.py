@@ -46,9 +46,9 @@ def size(number: int | float | None) -> str:
     if number is None:
         return "–"
     for unit in ("B", "KB", "MB", "GB"):
-        if number < 1024 or unit == "GB":
+        if number < 1000 or unit == "GB":
             return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
-        number /= 1024
+        number /= 1000
     raise AssertionError
 
 

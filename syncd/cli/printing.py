@@ -1,0 +1,71 @@
+"""What reaches standard output and error, and what happens if those take nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+import click
+
+from syncd.errors import SyncdError
+
+
+class UnprintedError(SyncdError):
+    """All went well but the last step: whoever asked does not know it."""
+
+    code = "unprinted"
+    remedy = (
+        "What the command writes is written: do not run it again for that, `syncd audit list` "
+        "shows it. What it reads can be sent elsewhere."
+    )
+
+
+def show(text: str, *, nl: bool = True) -> None:
+    """The answer, to standard output."""
+    try:
+        click.echo(text, nl=nl)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        to_nowhere(sys.stdout)
+        raise UnprintedError(
+            f"what was asked for is done, but its answer could not be printed: {error.strerror}"
+        ) from None
+
+
+def colour() -> bool | None:
+    """As click takes it: not where the user wants none, else on a terminal. no-color.org"""
+    return False if os.environ.get("NO_COLOR") or _is_dumb() else None
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"
+
+
+def moves(stream: TextIO) -> bool:
+    """Whether it is a terminal on which lines can be drawn over others."""
+    return stream.isatty() and not _is_dumb()
+
+
+def over(text: str, *, err: bool = False) -> None:
+    """Text among codes that move the cursor: no colours, so NO_COLOR leaves them."""
+    stream = sys.stderr if err else sys.stdout
+    click.echo(text, err=err, nl=False, color=moves(stream))
+
+
+def painted(text: str) -> str:
+    return click.unstyle(text) if colour() is False else text
+
+
+def say(text: str) -> None:
+    """To standard error. That it takes nothing is no reason to stop, nor to end otherwise."""
+    try:
+        click.echo(text, err=True, color=colour())
+    except OSError:
+        to_nowhere(sys.stderr)
+
+
+def to_nowhere(stream: TextIO) -> None:
+    """Python must not try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
