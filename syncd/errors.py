@@ -272,25 +272,6 @@ class ReplicaError(SyncdError):
     remedy = "Nothing was lost: what is not yet at the replica is sent at the next attempt."
 
 
-class UnsentError(ReplicaError):
-    """The replica has not everything yet, or will not take it; for programs with the numbers."""
-
-    code = "unsent"
-    remedy = "Run it again with a longer --wait; the daemon sends what is left by itself."
-
-    def __init__(self, message: str, remedy: str | None, numbers: dict[str, object]) -> None:
-        super().__init__(message, remedy)
-        self.numbers = numbers
-
-    def as_dict(self) -> dict[str, object]:
-        return super().as_dict() | self.numbers
-
-    def because(self, cause: ReplicaError) -> UnsentError:
-        """As what kept the last attempt from sending it."""
-        self.code, self.exit_code, self.data_safe = cause.code, cause.exit_code, cause.data_safe
-        return self
-
-
 class UnconfiguredError(ReplicaError):
     code = "unconfigured"
     remedy = (

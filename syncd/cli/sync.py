@@ -12,7 +12,7 @@ import click
 from syncd.cli import render
 from syncd.cli.bars import bars
 from syncd.cli.verb import App, Number, verb
-from syncd.errors import LoginRefusedError, ReplicaError, UnconfiguredError, UnsentError
+from syncd.errors import LoginRefusedError, ReplicaError, UnconfiguredError
 
 if TYPE_CHECKING:
     from syncd.proof import Proof
@@ -94,6 +94,25 @@ def _refused(app: App) -> int:
     from syncd.exchange import Exchange
 
     return len(Exchange(app.node.store).refused())
+
+
+class UnsentError(ReplicaError):
+    """The replica has not everything yet, or will not take it; for programs with the numbers."""
+
+    code = "unsent"
+    remedy = "Run it again with a longer --wait; the daemon sends what is left by itself."
+
+    def __init__(self, message: str, remedy: str | None, numbers: dict[str, object]) -> None:
+        super().__init__(message, remedy)
+        self.numbers = numbers
+
+    def as_dict(self) -> dict[str, object]:
+        return super().as_dict() | self.numbers
+
+    def because(self, cause: ReplicaError) -> UnsentError:
+        """As what kept the last attempt from sending it."""
+        self.code, self.exit_code, self.data_safe = cause.code, cause.exit_code, cause.data_safe
+        return self
 
 
 @click.command()

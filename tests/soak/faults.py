@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from functools import partial
 from typing import NamedTuple
@@ -34,27 +34,39 @@ _TRIES = 4
 
 
 class _Home(NamedTuple):
-    """The entries of a home by their device, which devices it has been, and of which entries it
-    does not know that the replica has had them."""
+    """The entries of a home with their device ids, which devices it has been, and of which entries
+    it does not know that the replica has had them."""
 
-    entries: dict[str, str]
+    entries: set[tuple[str, str]]
     own: set[str]
     untold: set[str]
 
     @classmethod
     def of(cls, connection: sqlite3.Connection) -> _Home:
-        entries = dict(connection.execute("SELECT entry_id, device_id FROM log"))
+        entries = set(connection.execute("SELECT entry_id, device_id FROM log"))
         own = {row[0] for row in connection.execute(queries()["own_ids"])}
         untold = connection.execute("SELECT entry_id FROM log WHERE batch IS NULL")
         return cls(entries, own, {row[0] for row in untold})
 
 
-def _orphaned(homes: list[_Home], at_replica: set[str]) -> bool:
+def _orphaned(homes: Collection[_Home], at_replica: set[tuple[str, str]]) -> bool:
     """Whether the replica and whoever wrote it would both have forgotten something that others
-    have. Whoever then writes on gives the same numbers to something else; to put that right is an
-    administrator's business, before anybody writes."""
-    kept = {entry for home in homes for entry, device in home.entries.items() if device in home.own}
+    have, or under which id it was sent. Whoever then writes on gives the same numbers to something
+    else; to put that right is an administrator's business, before anybody writes."""
+    kept = {entry for home in homes for entry in home.entries if entry[1] in home.own}
     return any(entry not in at_replica | kept for home in homes for entry in home.entries)
+
+
+def _owned_twice(homes: dict[Machine, _Home], at_replica: set[tuple[str, str]]) -> bool:
+    """Whether copies of a home, with a login or an id each, would send the same again, and one of
+    them as something that the replica never had: it refuses whichever comes second."""
+    claims: dict[str, set[tuple[str, str]]] = {}
+    for machine, home in homes.items():
+        for entry, device in home.entries - at_replica:
+            if device in home.own:
+                claims.setdefault(entry, set()).add((machine.login.dsn, device))
+    untold = set[str]().union(*(home.untold for home in homes.values()))
+    return any(len(each) > 1 and entry in untold for entry, each in claims.items())
 
 
 class Faults:
@@ -207,9 +219,13 @@ class Faults:
         assert machine.backup
         with closing(sqlite3.connect(machine.backup)) as copy:
             before = _Home.of(copy)
-        homes = [_Home.of(m.inspector) for m in self.world.machines if m is not machine]
-        at_replica = {row[2] for row in self.world.ground.log()}
-        if self._claimed_twice(machine, before) or _orphaned([before, *homes], at_replica):
+        homes = {m: _Home.of(m.inspector) for m in self.world.machines} | {machine: before}
+        at_replica = {(row[2], row[3]) for row in self.world.ground.log()}
+        if (
+            self._claimed_twice(machine, before)
+            or _orphaned(homes.values(), at_replica)
+            or _owned_twice(homes, at_replica)
+        ):
             if tries:
                 self.world.lasting(8, partial(self._restore, machine, tries - 1))
             return
@@ -229,10 +245,10 @@ class Faults:
     def _restore_replica(self, tries: int = _TRIES) -> None:
         """The server is stopped for that: what was under way is lost, and so are connections. Not
         while a machine waits for a new login: it could not send again what others have of it."""
-        homes = [_Home.of(machine.inspector) for machine in self.world.machines]
+        homes = {machine: _Home.of(machine.inspector) for machine in self.world.machines}
         kept, purges = self.world.ground.kept()
         waiting = any(machine.revoked for machine in self.world.machines)
-        if waiting or purges or _orphaned(homes, kept) or self._owned_twice(homes, kept):
+        if waiting or purges or _orphaned(homes.values(), kept) or _owned_twice(homes, kept):
             if purges:
                 self.world.ground.back_up()
             if tries:
@@ -244,17 +260,6 @@ class Faults:
             machine.wire.lose()
             machine.unplug()
         self.world.ground.restore()
-
-    def _owned_twice(self, homes: list[_Home], kept: set[str]) -> bool:
-        """Whether copies of a home with a login each would send the same again, and one of them as
-        something that the replica never had: it refuses whichever comes second."""
-        logins: dict[str, set[str]] = {}
-        for machine, home in zip(self.world.machines, homes, strict=True):
-            for entry, device in home.entries.items():
-                if device in home.own and entry not in kept:
-                    logins.setdefault(entry, set()).add(machine.login.dsn)
-        untold = set[str]().union(*(home.untold for home in homes))
-        return any(len(each) > 1 and entry in untold for entry, each in logins.items())
 
     # --- people -----------------------------------------------------------------------------------
 
@@ -295,7 +300,7 @@ class Faults:
         """Whether an entry would go under one id here, since its key is gone, and under another on
         a copy of the home that has it signed: that looks like an attack, and is in quarantine
         until somebody decides."""
-        return machine.rotated and self._shared(machine, set(before.entries))
+        return machine.rotated and self._shared(machine, {entry for entry, _ in before.entries})
 
     def _shared(self, machine: Machine, entries: set[str]) -> bool:
         """Whether some of these are on another machine too, and not at the replica."""

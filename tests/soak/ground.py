@@ -166,17 +166,17 @@ class Ground:
     def has_backup(self) -> bool:
         return bool(self.sql("SELECT FROM soak.organization"))
 
-    def kept(self) -> tuple[set[str], bool]:
+    def kept(self) -> tuple[set[tuple[str, str]], bool]:
         """The entries of the backup; whether the replica has purges that are not among them, which
         after a restore a legal hold may keep out."""
-        kept = {row[0] for row in self.sql("SELECT entry_id::text FROM soak.log")}
+        kept = set(self.sql("SELECT entry_id::text, device_id::text FROM soak.log"))
         purges = {
             row[0]
             for row in self.sql(
                 "SELECT entry_id::text FROM syncd.log WHERE entity = 'purge' AND refused IS NULL"
             )
         }
-        return kept, bool(purges - kept)
+        return kept, bool(purges - {entry for entry, _ in kept})
 
     def restore(self) -> None:
         """The whole organization as it was then; who belongs to it stays."""
