@@ -49,7 +49,8 @@ def verify(store: Store, own_key: bytes) -> Report:
 
 def reader(store: Store) -> sqlite3.Connection:
     """A connection of its own, with one view of the data for as long as the audit lasts."""
-    uri = store.path.resolve().as_uri() + "?mode=ro"
+    how = "mode=ro&immutable=1" if store.is_frozen else "mode=ro"
+    uri = f"{store.path.resolve().as_uri()}?{how}"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30)
     connection.execute("BEGIN")
     return connection

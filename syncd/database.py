@@ -136,6 +136,11 @@ class Database:
             raise
         return connection
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it lies where nobody can write, and is read without looking for changes."""
+        return self.connection is not None and self._frozen
+
     def close(self) -> None:
         with self._lock:
             if self._connection is not None:

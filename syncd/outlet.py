@@ -92,20 +92,33 @@ def _agent_json(place: Path, found: list[Checkpoint]) -> list[Path]:
             f"some of the agents {', '.join(names)} would have the same file",
             "Rename one, or export another format.",
         )
+    for agent, name in names.items():
+        if (owner := _owner(place / name)) not in ("", agent):
+            raise InvalidInputError(
+                f"{place / name} is the file of {owner}, and {agent}'s would have the same name",
+                "Name another directory, or export another format.",
+            )
     for agent, checkpoint in newest.items():
         agent_files.update(place / names[agent], checkpoint)
         written.append(place / names[agent])
     return written
 
 
+def _owner(path: Path) -> str:
+    """Whose file it is, if that can be read."""
+    try:
+        return agent_json.read(path.read_bytes(), str(path)).checkpoint.metadata.agent_id
+    except (OSError, FormatError):
+        return ""
+
+
 def _reference(place: Path, found: list[Checkpoint]) -> list[Path]:
     folder = place / _folder(found[0].metadata.task_id)
+    # All names first: one that cannot be is no reason to leave half of them behind.
+    written = [folder / f"{_folder(each.metadata.checkpoint_id)}.json" for each in found]
     folder.mkdir(exist_ok=True)
-    written = []
-    for checkpoint in found:
-        path = folder / f"{_folder(checkpoint.metadata.checkpoint_id)}.json"
+    for path, checkpoint in zip(written, found, strict=True):
         replace(path, reference_store.write(checkpoint))
-        written.append(path)
     replace(folder / "latest.json", reference_store.latest(found[-1]))
     return written
 

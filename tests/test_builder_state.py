@@ -325,7 +325,7 @@ def test_a_typical_checkpoint_takes_less_than_two_kilobytes() -> None:
 
 def test_a_place_that_is_not_there_is_refused() -> None:
     for place in ("activePrd", "adhocQueue[0]", "elsewhere"):
-        with pytest.raises(FormatError, match=f"expected {place}".replace("[", r"\[")):
+        with pytest.raises(InvalidInputError, match=f"no place {place}".replace("[", r"\[")):
             write(b'{"activePrd": null, "adhocQueue": []}', place, of(), "b.json")
 
 
@@ -632,7 +632,7 @@ def test_a_change_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
 
     with pytest.raises(InvalidInputError):
         update(path, "activePrd", fail)
-    with pytest.raises(FormatError):
+    with pytest.raises(InvalidInputError, match="no place"):
         update(path, "adhocQueue[0]", done("one"))
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]

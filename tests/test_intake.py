@@ -240,6 +240,43 @@ def test_two_agents_do_not_share_a_file(service: CheckpointService, place: Path)
     assert list(place.iterdir()) == []
 
 
+def test_an_agents_file_is_not_replaced_by_that_of_another(
+    service: CheckpointService, place: Path
+) -> None:
+    service.create_checkpoint("t", "a b")
+    service.create_checkpoint("u", "a_b")
+    [file] = exported(service, "agent-json", place, "t")
+    before = file.read_bytes()
+    with pytest.raises(InvalidInputError, match="the file of a b"):
+        exported(service, "agent-json", place, "u")
+    assert file.read_bytes() == before
+    assert exported(service, "agent-json", place, "t") == [file]
+
+
+def test_an_id_that_cannot_be_a_name_leaves_nothing_behind(
+    service: CheckpointService, place: Path
+) -> None:
+    service.create_checkpoint("t", "ann")
+    service.create_checkpoint("t", "ann", checkpoint_id="../../etc")
+    with pytest.raises(InvalidInputError, match="name of a file"):
+        exported(service, "reference", place, "t", whole=True)
+    assert list(place.iterdir()) == []
+
+
+def test_a_queued_task_is_named_by_its_id_or_its_number(
+    service: CheckpointService, place: Path
+) -> None:
+    file = place / "builder-state.json"
+    service.create_checkpoint("t", "ann")
+    for name, number in (("a1", 0), ("0", 0), ("1", 1), ("7", 2), ("2", 2)):
+        file.write_text('{"adhocQueue": [{"id": "a1"}, {"title": "no id"}, {"id": 7}]}')
+        exported(service, "builder-state", file, "t", within=f"adhocQueue[{name}]")
+        queue = json.loads(file.read_text())["adhocQueue"]
+        assert [place for place, item in enumerate(queue) if "checkpoint" in item] == [number]
+    with pytest.raises(InvalidInputError, match=r"no place adhocQueue\[3\]"):
+        exported(service, "builder-state", file, "t", within="adhocQueue[3]")
+
+
 def test_a_builder_state_file_gets_the_checkpoint_and_keeps_all_else(
     service: CheckpointService, place: Path
 ) -> None:

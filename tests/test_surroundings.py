@@ -22,6 +22,7 @@ from counts import full
 from power_loss import Audit, apart, at_once, audit, strace_problem
 
 from syncd import CheckpointService, SyncdError, node
+from syncd.audit import verify
 
 
 class Answer(NamedTuple):
@@ -231,6 +232,12 @@ class ReadOnly(NamedTuple):
     made: str
     read: Answer
     write: Answer
+    audit: Answer
+
+
+def audited(home: Path) -> str:
+    with closing(node.Node(home)) as opened:
+        return str(verify(opened.store, opened.key.public()).problems)
 
 
 def read_only_homes(place: Path) -> dict[str, ReadOnly]:
@@ -244,7 +251,7 @@ def read_only_homes(place: Path) -> dict[str, ReadOnly]:
     mount(frozen, "--bind", str(writable))
     mount(frozen, "-o", "remount,bind,ro")
     return {
-        name: ReadOnly(made[name], answer_of(look, frozen / name), answer_of(use, frozen / name))
+        name: ReadOnly(made[name], *(answer_of(do, frozen / name) for do in (look, use, audited)))
         for name in made
     }
 
@@ -265,6 +272,7 @@ def test_a_home_closed_in_order_and_then_made_read_only_is_called_read_only(
     assert home.read == Answer("", home.made) or "read-only" in home.read.text.lower(), home.read
     assert home.write.kind in {"ReadOnlyError", "HomeError"}
     assert "read-only" in home.write.text.lower(), home.write
+    assert home.audit == Answer("", "[]")
 
 
 def view_of_a_home_in_use(place: Path) -> tuple[str, str]:

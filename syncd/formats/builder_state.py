@@ -12,11 +12,12 @@ from pydantic.alias_generators import to_camel
 
 from syncd.canonical import canonical
 from syncd.checkpoint import Checkpoint
+from syncd.errors import InvalidInputError
 from syncd.formats import files
 from syncd.formats.jsontext import Path as JsonPath
 from syncd.formats.jsontext import Source, located
 from syncd.formats.keeping import KEY, RESERVED, Layout, ahead, beyond, extras, rejoined, texts
-from syncd.formats.reading import FormatError, Reading, slug
+from syncd.formats.reading import Reading, slug
 from syncd.formats.shape import faults, published
 from syncd.formats.style import with_member
 from syncd.formats.times import assumed_utc
@@ -123,6 +124,15 @@ def _places(document: dict[str, Any]) -> dict[str, _Place]:
     return places
 
 
+def _named(places: dict[str, _Place], name: str, source: str) -> _Place:
+    """A queued task by its number, too, unless that is the id of another."""
+    numbers = {f"{_QUEUE}[{place.path[1]}]": place for place in places.values() if place.path[1:]}
+    if found := places.get(name) or numbers.get(name):
+        return found
+    there = f"There are {', '.join(places)}." if places else f"It has no {ACTIVE} nor {_QUEUE}."
+    raise InvalidInputError(f"{source} has no place {name} that is an object", there)
+
+
 def _at(file: Source, place: _Place) -> dict[str, Any] | None:
     holder = file.document
     for step in place.path:
@@ -152,9 +162,7 @@ def write(data: bytes, place: str, checkpoint: Checkpoint, source: str) -> bytes
     """The file with the checkpoint at `place`. Without a file, one is made for it."""
     data = data or _blank(checkpoint)
     file = _file(data, source)
-    known = _places(file.document).get(place)
-    if known is None:
-        raise FormatError(source, 1, f"expected {place} to be there, as an object")
+    known = _named(_places(file.document), place, source)
     holder = located(file.text, known.path)
     text = with_member(file.text, holder, _CHECKPOINT, _document(checkpoint, known.owner))
     written = data[: len(data) - len(file.text.encode())] + text.encode()
