@@ -377,7 +377,7 @@ WHERE iif(json_valid(meta), meta ->> '$.task_id', NULL) = ?
 -- task_versions --
 -- All versions of a task's checkpoints, found without the view. Looks through the whole log.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
+  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL, refused IS NOT NULL
 FROM log WHERE entity = 'checkpoint' AND json_valid(meta)
   AND (meta ->> '$.task_id' = ?1 OR entity_id IN (SELECT id FROM checkpoints WHERE task_id = ?1))
   AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
@@ -444,31 +444,32 @@ FROM log WHERE ?1 IS NULL OR json_extract(meta, '$.task_id') = ?1 ORDER BY seq D
 -- Everything a view depends on, entity by entity, first version first. Of an entry that the replica
 -- refused, other devices have only the header.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
+  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL, refused IS NOT NULL
 FROM log WHERE refused IS NULL OR body <> x'' OR purged IS NOT NULL
 ORDER BY entity, entity_id, effective_hlc, entry_id
 
 -- versions_of --
 -- The versions of one entity.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
+  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL, refused IS NOT NULL
 FROM log WHERE entity = 'checkpoint' AND CAST(?2 AS TEXT) = 'checkpoint' AND entity_id = ?1
   AND entry_id <> entity_id AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
 UNION ALL
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
+  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL, refused IS NOT NULL
 FROM log WHERE entity <> 'checkpoint' AND entity = CAST(?2 AS TEXT) AND entity_id = ?1
   AND entry_id <> entity_id AND (refused IS NULL OR body <> x'' OR purged IS NOT NULL)
 UNION ALL
 SELECT l.seq, l.entry_id, l.device_id, l.entity, l.entity_id, l.op, l.bases, l.at, l.meta, l.hash,
-  l.effective_hlc, iif(l.refused IS NULL, coalesce(l.cloud_seq, 0), 0), l.purged IS NOT NULL
+  l.effective_hlc, iif(l.refused IS NULL, coalesce(l.cloud_seq, 0), 0), l.purged IS NOT NULL,
+  l.refused IS NOT NULL
 FROM checkpoints c JOIN log l ON l.seq = c.first_seq
 WHERE c.id = ?1 AND CAST(?2 AS TEXT) = 'checkpoint' AND l.entry_id = c.id
 
 -- version_at --
 -- The version at a place in the log.
 SELECT seq, entry_id, device_id, entity, entity_id, op, bases, at, meta, hash, effective_hlc,
-  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL
+  iif(refused IS NULL, coalesce(cloud_seq, 0), 0), purged IS NOT NULL, refused IS NOT NULL
 FROM log WHERE seq = ?
 
 -- branch_of --

@@ -46,6 +46,7 @@ class VersionRow(NamedTuple):
     effective_hlc: int
     fence: int  # its number at the replica; 0 if that does not have it, or refused it
     purged: int
+    refused: int
     meta: dict[str, Any]
 
 
@@ -83,8 +84,8 @@ def versions(rows: Iterable[Sequence[Any]]) -> list[VersionRow]:
     found = [opened(row) for row in rows]
     if len(found) == 1:
         return found
-    taken = {row.entry_id for row in found if row.fence}
-    return [row for row in found if row.fence or row.entry_id not in taken]
+    taken = {row.entry_id for row in found if not row.refused}
+    return [row for row in found if not row.refused or row.entry_id not in taken]
 
 
 def _version(row: VersionRow) -> Version:

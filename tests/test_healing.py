@@ -262,6 +262,7 @@ def test_what_a_copy_with_another_login_has_sent_first_is_seen_by_its_author_as_
     ann, bob = team.machine(), team.machine()
     second = bob.json("device", "add", "second")["dsn"]
     ann.sync()
+    dump = team.dumped()
     ann.create()
     copy = ann.copied_to(tmp_path / "copy")
     copy.environment["SYNCD_CLOUD_DSN"] = second
@@ -272,6 +273,12 @@ def test_what_a_copy_with_another_login_has_sent_first_is_seen_by_its_author_as_
     who = "SELECT c.id, c.device_id, l.entry_id FROM checkpoints c JOIN log l ON l.seq = c.seq"
     assert ann.sql(who) == bob.sql(who) == copy.sql(who)
     assert ann.json("rebuild")["differences"] == []
+    # Nobody knows its place any more, and the author still has both.
+    team.restored(dump)
+    bob.sync()
+    ann.ok("sync", "--pull-only")
+    assert ann.sql("SELECT * FROM log WHERE cloud_seq IS NOT NULL AND refused IS NULL") == []
+    assert ann.sql(who) == bob.sql(who)
 
 
 @pytest.mark.proof

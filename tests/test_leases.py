@@ -23,7 +23,7 @@ def row(
 ) -> VersionRow:  # fmt: skip
     base_text = orjson.dumps(bases).decode()
     return VersionRow(hlc, entry_id, device, LEASE, "task", op, base_text, f"at {hlc}", "", "hash",
-                      hlc, fence, 0, meta)  # fmt: skip
+                      hlc, fence, 0, 0, meta)  # fmt: skip
 
 
 def claim(
