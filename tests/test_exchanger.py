@@ -178,9 +178,13 @@ def _unchanged(team: Team, machine: Machine) -> bool:
 
 
 def _on_disk(home: Path) -> dict[str, tuple[int, int]]:
-    """Whoever reads the database writes into its -shm, in memory."""
-    files = (file for file in home.rglob("*") if file.is_file() and file.suffix != ".db-shm")
-    return {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
+    """Whoever reads the database writes into its -shm, in memory. A draft may go meanwhile."""
+    found = {}
+    for file in home.rglob("*"):
+        with suppress(FileNotFoundError):
+            if file.is_file() and file.suffix != ".db-shm":
+                found[str(file)] = (file.stat().st_size, file.stat().st_mtime_ns)
+    return found
 
 
 def _asked(team: Team, machine: Machine) -> list[tuple[object, ...]]:

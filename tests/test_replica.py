@@ -857,7 +857,7 @@ def _version(entry: Entry, verdict: Verdict) -> fold.VersionRow | None:
         return None
     return fold.opened((
         verdict.cloud_seq, entry.entry_id, entry.device_id, entry.entity, entry.entity_id,
-        entry.op, entry.bases, entry.at, entry.meta, entry.hash, verdict.effective_hlc, 1, 0,
+        entry.op, entry.bases, entry.at, entry.meta, entry.hash, verdict.effective_hlc, 1, 0, 0,
     ))  # fmt: skip
 
 
