@@ -187,6 +187,7 @@ def test_after_a_loss_a_machine_gets_back_what_the_replica_has_and_then_its_back
     lose(ann, None)
     ann.create()
     assert not ann.run("status", "--json").json()["safe_to_close"]
+    assert ann.run("status").out.startswith("Begun anew: ")
     team.settle(ann, bob)
     ann.ok("backup", "restore", made)
     team.agree(ann, bob)

@@ -83,6 +83,10 @@ def _verdict(document: dict[str, Any]) -> str:
         return click.style("Safe to close the lid: ", fg="green", bold=True) + (
             "the replica has everything."
         )
+    if document.get("begun_anew"):
+        return click.style("Begun anew: ", fg="yellow", bold=True) + (
+            "what was here before is not in this database."
+        )
     if document["cloud"]["state"] == "unconfigured":
         return click.style("Local only: ", bold=True) + (
             "what is written stays on this disk (`syncd login` connects a replica)."
