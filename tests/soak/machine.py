@@ -141,9 +141,12 @@ class Machine(Device):
         shim().unwatch(self.disk)
 
     def sync(self, *, push: bool = True, pull: bool = True) -> Any:
-        """`syncd sync`, from another process than the daemon's."""
-        with self.node.exchanging(0.5), closing(self.line()) as line:
-            return self.node.engine(line).sync(push=push, pull=pull)
+        """`syncd sync`, from another process than the daemon's: what it writes the daemon sees."""
+        try:
+            with self.node.exchanging(0.5), closing(self.line()) as line:
+                return self.node.engine(line).sync(push=push, pull=pull)
+        finally:
+            self.written()
 
     # --- the daemon -------------------------------------------------------------------------------
 
