@@ -325,7 +325,7 @@ def test_lists_leave_out_what_is_sealed_by_others_and_say_so(team: Team) -> None
     team.settle(ann, bob)
     key = ann.json("keys", "show")["keys"][-1]["id"]
     for words in (("list",), ("list", "--fallback"), ("search", "canary"),
-                  ("search", "canary", "--fallback")):  # fmt: skip
+                  ("search", "canary", "--fallback"), ("history", "t")):  # fmt: skip
         said = bob.ok("checkpoint", *words, "--json")
         assert [d["metadata"]["checkpoint_id"] for d in said.json()] == [after, before]
         (line,) = said.err.splitlines()
@@ -338,7 +338,7 @@ def test_lists_leave_out_what_is_sealed_by_others_and_say_so(team: Team) -> None
     with closing(sqlite3.connect(bob.home / "context.db")) as database:
         database.execute("UPDATE log SET actor = 'eve' WHERE entity_id = ?", (sealed,))
         database.commit()
-    for words in (("list",), ("search", "canary")):
+    for words in (("list",), ("search", "canary"), ("history", "t")):
         assert bob.fails(5, "checkpoint", *words)["code"] == "corrupt"
         assert sealed in bob.ok("checkpoint", *words, "--fallback").err
 

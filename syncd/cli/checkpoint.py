@@ -249,7 +249,9 @@ def _emit_intact(app: App, checkpoint_id: str, task: str = "") -> None:
 def history(app: App, task: str | None, limit: int, fallback: bool) -> None:
     """List a task's checkpoints, newest first."""
     skipped: list[Skipped] | None = [] if fallback else None
-    records = app.node.store.select("history", (app.task(task), limit), skipped)
+    sealed: list[Sealed] = []
+    records = app.node.store.select("history", (app.task(task), limit), skipped, sealed)
+    app.say_sealed(sealed)
     _emit_all(app, records, skipped, one_task=True)
 
 
