@@ -15,7 +15,7 @@ import orjson
 from syncd.database import unforked
 from syncd.endorsement import unendorsed
 from syncd.entry import FINALIZE, KEY, Entry
-from syncd.errors import DiskRefusedError
+from syncd.errors import DiskRefusedError, KeyMissingError
 from syncd.projection import Problem, view_problems
 from syncd.purges import Ledger
 from syncd.refusals import translated
@@ -27,23 +27,33 @@ from syncd.vault import Vault
 _BATCH = 2_000
 
 
+class Closed(NamedTuple):
+    """How many bodies could not be looked at, and why the keys of this home cannot be used."""
+
+    entries: int
+    why: KeyMissingError
+
+
 class Report(NamedTuple):
     """What an audit found. `signed` counts the valid signatures."""
 
     entries: int
     signed: int
     problems: list[Problem]
+    closed: Closed | None = None
 
     @property
     def ok(self) -> bool:
-        return not self.problems
+        return not self.problems and self.closed is None
 
 
 def verify(store: Store, own_key: bytes) -> Report:
-    """Check the whole database; what is found stays recorded until a later audit is clean."""
+    """Check the whole database; what is found stays recorded until a later audit, which could look
+    at everything, is clean."""
     with unforked, closing(reader(store)) as connection:
         report = verify_database(connection, {store.device_id: own_key}, store.vault)
-    store.record_problems(((p.entry_id, p.problem) for p in report.problems), anew=True)
+    found = ((p.entry_id, p.problem) for p in report.problems)
+    store.record_problems(found, anew=report.closed is None)
     return report
 
 
@@ -73,15 +83,17 @@ def _verified(
     connection: sqlite3.Connection, own_keys: dict[str, bytes], vault: Vault | None
 ) -> Report:
     problems: list[Problem] = []
+    closed = None
     entries = signed = 0
+    vault = vault or Vault()
     try:
         problems += _file_problems(connection)
         keys = dict(connection.execute(queries()["device_keys"]).fetchall())
         problems += _key_problems(keys, own_keys)
-        walk = _Walk(keys)
-        opened = (vault or Vault()).opened
-        _read_tolerantly(connection, lambda entry: walk.check(opened(entry)))
+        walk = _Walk(keys, vault)
+        _read_tolerantly(connection, walk.check)
         problems += walk.problems
+        closed = Closed(walk.closed, vault.locked) if vault.locked and walk.closed else None
         gone = "its body is gone, and no purge in the log names it"
         problems += [Problem(*place, gone) for place in walk.ledger.unaccounted(connection)]
         entries, signed = walk.entries, walk.signed
@@ -93,7 +105,7 @@ def _verified(
         if isinstance(told, DiskRefusedError):  # of what is there it says nothing
             raise told from error
         problems.append(Problem("", "", f"the database cannot be read on: {error}"))
-    return Report(entries, signed, problems)
+    return Report(entries, signed, problems, closed)
 
 
 def _file_problems(connection: sqlite3.Connection) -> Iterator[Problem]:
@@ -133,12 +145,13 @@ def _tolerant(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _flaw(entry: Entry) -> str | None:
+def _flaw(entry: Entry, vault: Vault) -> str | None:
     """Of an entry that the replica refused, other devices have the header alone; perhaps it was
-    refused because of that."""
+    refused because of that. As long as no key can be used, a sealed body says nothing."""
     if _header_only(entry):
         return None
-    if well_typed(entry) and not entry.key_id and entry.body.startswith(SEALED):
+    sealed_here = well_typed(entry) and not entry.key_id and entry.body.startswith(SEALED)
+    if sealed_here and not vault.locked:
         return "its body is sealed for this home with a key that is not here"
     return flaw(entry)
 
@@ -167,23 +180,27 @@ def _place_problems(connection: sqlite3.Connection, walk: _Walk) -> Iterator[Pro
 class _Walk:
     """Goes along the log and remembers where each device's chain stands."""
 
-    def __init__(self, keys: dict[str, bytes]) -> None:
-        self.entries = self.signed = 0
+    def __init__(self, keys: dict[str, bytes], vault: Vault) -> None:
+        self.entries = self.signed = self.closed = 0
         self.problems: list[Problem] = []
         self.unreadable = False
         self._keys = keys
+        self._vault = vault
         self.ends: dict[str, tuple[int, bytes]] = {}
         self.numbers: dict[tuple[str, str], int] = {}
         self._untold: dict[str, int] = {}
         self.ledger = Ledger()
 
-    def check(self, entry: Entry) -> None:
+    def check(self, stored: Entry) -> None:
         self.entries += 1
+        entry = self._vault.opened(stored)
+        if self._vault.locked and not self._vault.is_plain(entry):
+            self.closed += 1
         for problem in self._found(entry):
             self.problems.append(Problem(str(entry.entry_id), str(entry.device_id), problem))
 
     def _found(self, entry: Entry) -> Iterator[str]:
-        if problem := _flaw(entry):
+        if problem := _flaw(entry, self._vault):
             yield problem
         if not well_typed(entry):
             self.unreadable = True

@@ -21,6 +21,7 @@ from syncd.errors import (
     BackupRefusedError,
     CheckpointNotFoundError,
     DatabaseCorruptError,
+    KeyMissingError,
 )
 from syncd.loss import BEGUN_ANEW
 from syncd.purges import holds, leave_out
@@ -82,7 +83,7 @@ def _copied(database: Path, folder: Path, label: str, vault: Vault | None) -> Pa
         ):
             source.backup(copy)
             copy.execute("PRAGMA journal_mode = DELETE")
-            intact = verify_database(copy, {}, vault).ok
+            intact = not verify_database(copy, {}, vault).problems
         labels = [word for word in (label, "" if intact else DAMAGED) if word]
         path = folder / f"{'-'.join([f'context-{stamp}', *labels])}.db"
         _sync(draft)
@@ -115,7 +116,7 @@ def restore(database: Path, folder: Path, name: str, vault: Vault | None = None)
     incoming = _up_to_date_copy(source, folder)
     try:
         with unforked:
-            replaced = _exchange(database, folder, incoming)
+            replaced = _exchange(database, folder, incoming, vault)
         return Restored(entries, _only_in(replaced, database), replaced)
     except sqlite3.Error as error:
         raise translated(error) from error
@@ -219,7 +220,7 @@ def _up_to_date_copy(source: Path, folder: Path) -> Path:
     return copy
 
 
-def _exchange(database: Path, folder: Path, incoming: Path) -> Path:
+def _exchange(database: Path, folder: Path, incoming: Path, vault: Vault | None) -> Path:
     """Swap the contents in one transaction: writers wait, and none of their entries is lost."""
     try:
         with closing(_open(database, "rw")) as live:
@@ -227,7 +228,7 @@ def _exchange(database: Path, folder: Path, incoming: Path) -> Path:
                 return _replace_damaged(database, folder, incoming)
             live.execute("ATTACH ? AS incoming", (f"{incoming.resolve().as_uri()}?mode=ro",))
             live.execute("BEGIN IMMEDIATE")
-            replaced = create(database, folder, keep=0, label=REPLACED).path
+            replaced = create(database, folder, keep=0, label=REPLACED, vault=vault).path
             for (table,) in live.execute(_TABLES).fetchall():
                 live.execute(f"DELETE FROM main.{table}")  # noqa: S608 (names from the schema)
                 live.execute(f"INSERT INTO main.{table} SELECT * FROM incoming.{table}")  # noqa: S608
@@ -264,10 +265,13 @@ def _checked(backup: sqlite3.Connection, source: Path, vault: Vault | None) -> t
         device = backup.execute(queries()["state"], ("device_id",)).fetchone()[0]
     except sqlite3.Error as error:
         raise BackupRefusedError(f"{source.name} is damaged ({error})") from None
-    if not report.ok:
+    if report.problems:
         first = report.problems[0]
         named = f"entry {first.entry_id}: " if first.entry_id else ""
         raise BackupRefusedError(f"{source.name} is damaged ({named}{first.problem})")
+    if report.closed:
+        why = report.closed.why
+        raise KeyMissingError(f"{source.name} cannot be checked: {why.message}", why.remedy)
     return report.entries, device
 
 

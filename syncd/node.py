@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from syncd.sync import Engine, Progress
 
 _FOLDERS = ("keys", "backups", "run", "log")
+_FILES = ("context.db", "config.toml")
 # Left by a change of the signing key that was cut off.
 _CUT_OFF = ("signing.pem.old", "signing.pem.next")
 # The views as this version folds them; kept in each home.
@@ -251,9 +252,17 @@ class Node:
     def _make_folders(self) -> None:
         missing = [path for path in self.home.parents if not path.exists()]
         own = [self.home, *(self.home / name for name in _FOLDERS)]
+        shared = self._has_other_things()
         for folder in [*reversed(missing), *own]:  # whatever the umask says
             folder.mkdir(exist_ok=True)
-            folder.chmod(0o700)
+            if folder != self.home or not shared:
+                folder.chmod(0o700)
+
+    def _has_other_things(self) -> bool:
+        """Whether it is a directory that serves something else too, such as /tmp: how open that is
+        is not ours to change, and every file of ours is closed to others by itself."""
+        found = {path.name for path in self.home.iterdir()} if self.home.exists() else set()
+        return any(not name.startswith(_FILES) for name in found.difference(_FOLDERS))
 
     def _migrate(self, gone: bool) -> None:
         # Processes that meet in a new home also meet while one switches the file to WAL, or the

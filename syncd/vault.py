@@ -33,13 +33,14 @@ class Vault:
         mode: str = NONE,
         sealed_here: Callable[[], bool] = bool,
     ) -> None:
-        """`sealed_here` tells whether this home has sealed anything yet."""
+        """`sealed_here` tells whether this home has sealed anything yet; `locked`, later, why keys
+        that are here cannot be used."""
         self.mode = mode
         self._keychain = keychain
         self._sealed_here = sealed_here
         self._ciphers: dict[str, _Cipher] = {}
         self._current: dict[str, _Cipher] = {}
-        self._problem: KeyMissingError | None = None
+        self.locked: KeyMissingError | None = None
 
     # --- sealing ------------------------------------------------------------------------------
 
@@ -132,8 +133,8 @@ class Vault:
     def missing(self, entry: Entry) -> KeyMissingError:
         """Why an entry's body cannot be read here."""
         what = f"{entry.entity} {entry.entity_id} is sealed with key {_key_of(entry.body)}"
-        if self._problem is not None:
-            return KeyMissingError(f"{what}: {self._problem.message}", self._problem.remedy)
+        if self.locked is not None:
+            return KeyMissingError(f"{what}: {self.locked.message}", self.locked.remedy)
         return KeyMissingError(f"{what}, which is not here")
 
     def has(self, key_id: str) -> bool:
@@ -144,7 +145,7 @@ class Vault:
             try:
                 key = self._keychain.get(key_id)
             except KeyMissingError as error:
-                self._problem = error
+                self.locked = error
                 return None
             if key is None:
                 return None

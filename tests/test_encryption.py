@@ -482,6 +482,44 @@ def test_with_a_passphrase_nothing_in_the_home_opens_the_keys(team: Team, tmp_pa
     assert ann.json("checkpoint", "show", one)["verified"]
 
 
+def test_without_the_passphrase_nothing_is_called_damaged(team: Team) -> None:
+    ann = team.machine()
+    ann.environment["SYNCD_KEYS_PASSPHRASE"] = "correct horse"
+    one = ann.create("t", "--focus", CANARY)
+    ann.ok("keys", "encrypt", "--passphrase")
+    name = ann.json("backup", "create")["name"]
+    for given in ("", "wrong"):
+        ann.environment["SYNCD_KEYS_PASSPHRASE"] = given
+        report = ann.run("audit", "verify", "--json")
+        assert report.code == 5
+        assert not report.json()["ok"]
+        assert report.json()["problems"] == []
+        assert report.json()["closed"]["entries"] == 1
+        assert "passphrase" in report.json()["closed"]["message"]
+        assert "Not checked: " in ann.run("audit", "verify").out
+        assert ann.json("backup", "create")["intact"]
+        refused = ann.fails(1, "backup", "restore", name)
+        assert (refused["code"], refused["data_safe"]) == ("key_missing", True)
+        assert ann.sql("SELECT count(*) FROM problems") == [(0,)]
+    ann.environment["SYNCD_KEYS_PASSPHRASE"] = "correct horse"
+    assert ann.json("audit", "verify")["ok"]
+    ann.ok("backup", "restore", name)
+    assert all(copy["intact"] for copy in ann.json("backup", "list"))
+    assert ann.json("checkpoint", "show", one)["verified"]
+
+
+def test_damage_stays_on_record_until_all_could_be_looked_at(team: Team) -> None:
+    ann = team.machine()
+    ann.environment["SYNCD_KEYS_PASSPHRASE"] = "correct horse"
+    ann.create("t", "--focus", CANARY)
+    ann.ok("keys", "encrypt", "--passphrase")
+    ann.sql("UPDATE log SET body = CAST(substr(body, 1, length(body) - 1) || x'00' AS BLOB)")
+    assert len(ann.run("audit", "verify", "--json").json()["problems"]) == 1
+    ann.environment["SYNCD_KEYS_PASSPHRASE"] = ""
+    assert ann.run("audit", "verify", "--json").json()["problems"] == []
+    assert ann.sql("SELECT count(*) FROM problems") == [(1,)]
+
+
 def test_the_keyring_keeps_the_master_key_where_there_is_one(team: Team, tmp_path: Path) -> None:
     ann = team.machine()
     ann.environment |= {

@@ -522,6 +522,22 @@ def modes_under_an_open_umask(home: Path) -> dict[str, str]:
     return {str(path.relative_to(home)): stat.filemode(path.stat().st_mode) for path in paths}
 
 
+@pytest.mark.parametrize(
+    ("beside", "mode"), [("config.toml", 0o700), ("notes.txt", 0o755), ("logbook", 0o755)]
+)
+def test_a_folder_that_serves_something_else_too_stays_as_open_as_it_was(
+    home: Path, beside: str, mode: int
+) -> None:
+    home.mkdir()
+    home.chmod(0o755)
+    (home / beside).touch()
+    with closing(CheckpointService(home=home)) as service:
+        service.create_checkpoint("t", "a")
+    assert stat.S_IMODE(home.stat().st_mode) == mode
+    for path in (home / "context.db", home / "keys", home / "log", home / "run"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
 def test_a_home_is_private_whatever_the_umask(home: Path) -> None:
     modes = apart(modes_under_an_open_umask, home)
     private = {"context.db", "context.db-wal", "context.db-shm", "keys/signing.pem", "keys", "."}

@@ -78,18 +78,22 @@ def _verify_here(app: App, *, cloud: bool) -> bool:
     testimony = _testimony(app) if cloud else None
     report = verify_store(app.node.store, app.node.key.public())
     problems = [*report.problems, *(testimony.problems if testimony else ())]
+    ok = report.ok and not problems
     document: dict[str, Any] = {
-        "ok": not problems,
-        "signer": "established" if report.signed and not problems else "unknown",
+        "ok": ok,
+        "signer": "established" if report.signed and ok else "unknown",
         "entries": report.entries,
         "signatures": report.signed,
         "problems": [problem._asdict() for problem in problems],
     }
+    if closed := report.closed:
+        document["closed"] = {"entries": closed.entries, "message": closed.why.message,
+                              "remedy": closed.why.remedy}  # fmt: skip
     if testimony:
         names = ("entries", "signatures", "not_here_yet")
         document["cloud"] = {name: getattr(testimony, name) for name in names}
     app.emit(document, lambda: _verdict(document))
-    return not problems
+    return ok
 
 
 def _testimony(app: App) -> Testimony:
@@ -145,14 +149,26 @@ def _verdict(report: dict[str, Any]) -> str:
         told = f"{entries}, {_signed(report['signatures'])}"
         lines = [render.labelled("Intact: ", told, "green")]
         return "\n".join([*lines, *_agreed(report.get("cloud"))])
-    found = render.count(len(report["problems"]), "problem", "problems")
-    lines = [click.style(found, fg="red", bold=True)]
-    for item in report["problems"]:
-        lines.append(f"  entry {item['entry_id'] or '(none)'}: {item['problem']}")
-    lines.append(
-        "Views are mended by `syncd rebuild`, entries only by a backup: `syncd backup list`"
-    )
-    return "\n".join(lines)
+    return "\n".join([*_wrong(report["problems"]), *_unread(report.get("closed"))])
+
+
+def _wrong(problems: list[dict[str, str]]) -> list[str]:
+    if not problems:
+        return []
+    found = render.count(len(problems), "problem", "problems")
+    return [
+        click.style(found, fg="red", bold=True),
+        *(f"  entry {item['entry_id'] or '(none)'}: {item['problem']}" for item in problems),
+        "Views are mended by `syncd rebuild`, entries only by a backup: `syncd backup list`",
+    ]
+
+
+def _unread(closed: dict[str, Any] | None) -> list[str]:
+    if closed is None:
+        return []
+    what = render.count(closed["entries"], "entry is", "entries are")
+    told = f"what {what} about, for {closed['message']}. {closed['remedy']}"
+    return [render.labelled("Not checked: ", told, "yellow")]
 
 
 def _agreed(cloud: dict[str, int] | None) -> list[str]:

@@ -120,6 +120,8 @@ class Desk:
         node = self._another()
         try:
             found = audit.verify(node.store, node.key.public())
+            if found.closed:
+                raise found.closed.why
             at = clock.iso(clock.wall_ms())
             self.check = Check(False, at, found.entries, found.signed, len(found.problems))
         except SyncdError as error:
