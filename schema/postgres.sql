@@ -1703,4 +1703,4 @@ END $$;
 GRANT EXECUTE ON FUNCTION syncd.my_device_add(uuid, text, text, text),
   syncd.my_device_rename(uuid, text, text), syncd.my_device_revoke(uuid, text, text),
   syncd.my_sessions_end(uuid, text)
-TO syncd_auditor;
+TO syncd_member;

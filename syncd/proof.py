@@ -60,12 +60,13 @@ def repair(engine: Engine) -> Proof:
     gaps = _all_gaps(exchange, replica)
     keys, known = exchange.keys(), replica.keys()
     for device_id in {gap.device_id for gap in gaps if gap.cloud_seq is None} & allowed:
-        if device_id not in known:
+        if device_id not in known and engine.may_write():
             replica.introduce(device_id, keys[device_id])
     exchange.offer_again(
         gap.seq for gap in gaps if gap.cloud_seq is None and gap.device_id in allowed
     )
-    engine.push(allowed)
+    if engine.may_write():
+        engine.push(allowed)
     engine.sync()
     return prove(exchange, replica)
 

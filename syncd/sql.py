@@ -122,7 +122,7 @@ def statements(script: str) -> Iterator[str]:
 # One migration file, one version. A test holds it equal to the number of files, so that opening
 # an up-to-date database need not list a directory.
 SQLITE_VERSION = 5
-POSTGRES_VERSION = 4
+POSTGRES_VERSION = 5
 # A device does with the replica of one release before.
 POSTGRES_NEEDED = 2
 

@@ -189,7 +189,8 @@ def _push(node: Node, state: dict[str, str]) -> dict[str, Any]:
     pending = _pending(node, state, sent_to, wanted, several=bool(former))
     (refused,) = node.store.row("refused_count", (wanted,)) or (0,)
     (at,) = node.store.row("last_pushed") or ("",)
-    return {"cursor": sent_to, "pending": pending, "refused": refused, "last_at": at or None}
+    return {"cursor": sent_to, "pending": pending, "refused": refused, "last_at": at or None,
+            "reads_only": bool(state.get("reads_only"))}  # fmt: skip
 
 
 def _pending(
@@ -273,7 +274,8 @@ def _needs(document: dict[str, Any]) -> list[Need]:
         )
     if document["quarantined"]:
         found.append(Need(f"{document['quarantined']:,} in quarantine", "`syncd quarantine list`"))
-    stopped = cloud["state"] != "unconfigured" and push["pending"] and not daemon["running"]
+    waits = cloud["state"] != "unconfigured" and push["pending"] and not push["reads_only"]
+    stopped = waits and not daemon["running"]
     if stopped and not cloud["needs_person"]:
         found.append(
             Need(

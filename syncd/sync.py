@@ -116,6 +116,7 @@ class Engine:
         with self.exchange.store.transaction():
             self.exchange.put_state("skew_ms", str(skew))
             self.exchange.put_state("cloud_seq", str(standing.cloud_seq))
+            self.exchange.put_state("reads_only", "" if self.may_write() else "1")
         if reconcile(self.exchange, self.replica, standing, self._key):
             standing = self._hello()
         remind(self.exchange, self.replica, self._key)
@@ -124,7 +125,7 @@ class Engine:
 
     def may_write(self) -> bool:
         """What an auditor writes stays on this machine; he fetches all the same."""
-        return self.replica.membership.kind != "auditor"
+        return not self.replica.membership.reads_only
 
     def asked(self) -> Standing:
         """Where the replica stands now, without doing anything about it."""

@@ -473,3 +473,22 @@ def test_an_auditor_reads_and_keeps_what_he_writes(team: Team, admin: Machine) -
     outcome = eve.sync()
     assert (outcome["pushed"], outcome["pulled"], outcome["pending"]) == (0, 1, 1)
     assert len(eve.json("checkpoint", "list")) == 3
+
+
+def test_an_auditor_is_told_why_what_he_writes_stays_here(team: Team, admin: Machine) -> None:
+    dsn = admin.json("admin", "member", "add", team.organization, "eve", "--role", "auditor")["dsn"]
+    eve = team.blank()
+    assert "what is written here stays here" in eve.ok("login", "-", stdin=dsn).out
+    eve.create()
+    assert "Kept here, for this login only reads" in eve.ok("sync").out
+    unsent = eve.fails(1, "flush", "--wait", "60")
+    assert (unsent["code"], unsent["pending"]) == ("reads_only", 1)
+    assert "only reads" in unsent["message"]
+    assert unsent["waited_s"] < 30
+    status = eve.run("status")
+    assert (status.code, status.out.startswith("Kept here: ")) == (0, True)
+    proof = eve.run("prove", "--repair")
+    assert proof.code == 3
+    assert "this login only reads" in proof.out
+    assert "may not do that" in eve.fails(1, "device", "add", "another")["message"]
+    assert [m["name"] for m in eve.json("device", "list")] == ["first machine"]

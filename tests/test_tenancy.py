@@ -1115,7 +1115,8 @@ def test_a_member_does_not_change_why_an_administrator_revoked_a_machine(world: 
 def test_an_auditor_reads_and_writes_nothing(world: World) -> None:
     auditor = world.cloud.person(world.attacker.organization_id, kind="auditor")
     assert auditor.replica.pull(auditor.writer.device_id, 0, None, 0)
-    for name in ("push", "announce"):
+    writing = ("push", "announce", "my_device_add", "my_device_rename", "my_device_revoke")
+    for name in writing:
         text = call(name, auditor.organization_id, auditor.writer.device_id, "")
         with pytest.raises(errors.InsufficientPrivilege):
             auditor.plain.execute(text.encode())

@@ -22,8 +22,8 @@ from syncd.sql import POSTGRES_VERSION, SQLITE_VERSION
 
 KEPT = Path(__file__).parent / "fixtures" / "upgrade"
 HOMES = range(1, SQLITE_VERSION)
-# What a database of each schema of the home was in use with.
-REPLICA_OF = {2: 1, 3: 2, 5: 3}
+# The schema of the replica in those that have one, by their names: most are those of the home.
+REPLICA_OF = {"2": 1, "3": 2, "5": 3, "5-replica-4": 4}
 LOG = "SELECT entry_id, device_id, device_seq, entity, op, hex(hash), hex(chain), body FROM log"
 
 
@@ -34,8 +34,8 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     made.close()
 
 
-def unpacked(version: int, folder: Path) -> Path:
-    with tarfile.open(KEPT / f"schema-{version}.tar.gz") as archive:
+def unpacked(name: int | str, folder: Path) -> Path:
+    with tarfile.open(KEPT / f"schema-{name}.tar.gz") as archive:
         if hasattr(tarfile, "data_filter"):  # since 3.11.4
             archive.extraction_filter = tarfile.data_filter
         archive.extractall(folder)
@@ -88,17 +88,17 @@ def test_a_home_goes_on_where_an_earlier_version_left_it(
     assert_whole(machine)
 
 
-@pytest.mark.parametrize("version", REPLICA_OF)
+@pytest.mark.parametrize("kept", REPLICA_OF)
 def test_a_replica_goes_on_where_an_earlier_version_left_it(
-    version: int, runner: Runner, tmp_path: Path, cluster: Cluster
+    kept: str, runner: Runner, tmp_path: Path, cluster: Cluster
 ) -> None:
     """Its devices send and fetch, and one that is new gets all of it."""
-    folder = unpacked(version, tmp_path)
+    folder = unpacked(kept, tmp_path)
     database = restored(cluster, folder)
     admin = Machine(runner, tmp_path / "admin", SYNCD_ADMIN_DSN=cluster.admin_dsn(database))
     done = admin.json("cloud", "migrate")
     assert done["schema_version"] == POSTGRES_VERSION
-    assert len(done["applied"]) == POSTGRES_VERSION - REPLICA_OF[version]
+    assert len(done["applied"]) == POSTGRES_VERSION - REPLICA_OF[kept]
 
     old = Machine(runner, folder / "home")
     old.ok("login", "-", stdin=login(cluster, database, folder))

@@ -44,8 +44,12 @@ def login(app: App, dsn: str | None) -> None:
     document = {**member._asdict(), "password_in": place, "device_id": app.node.store.device_id}
     app.emit(document, lambda: (
         f"This machine is {render.clean(member.machine)} of {render.clean(member.member)}, "
-        f"in {render.clean(member.organization)}.\nNow: syncd start (or syncd sync once)"
+        f"in {render.clean(member.organization)}.\n{_ONLY_READS if member.reads_only else ''}"
+        "Now: syncd start (or syncd sync once)"
     ))  # fmt: skip
+
+
+_ONLY_READS = "It is an auditor's: it fetches, and what is written here stays here.\n"
 
 
 def _given(dsn: str | None) -> str:

@@ -93,6 +93,10 @@ def _verdict(document: dict[str, Any]) -> str:
         )
     if pending:
         word = "entry is" if pending == 1 else "entries are"
+        if document["push"]["reads_only"]:
+            return click.style("Kept here: ", fg="yellow", bold=True) + (
+                f"{pending:,} {word} on this disk only, for this login only reads (an auditor's)."
+            )
         return click.style("Not yet: ", fg="yellow", bold=True) + (
             f"{pending:,} {word} on this disk only."
         )

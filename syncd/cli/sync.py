@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from syncd.sync import Engine, Outcome, Progress
 
 _SHOWN = 10
+_READS_ONLY = "this login only reads (an auditor's)"
 _DIRECTIONS = {"push": "Sending", "pull": "Receiving"}
 
 
@@ -32,11 +33,12 @@ def sync(app: App, push_only: bool, pull_only: bool) -> None:
         raise click.UsageError("--push-only and --pull-only exclude each other")
     with bars(app, _DIRECTIONS) as progress, _exchange(app, progress) as engine:
         outcome = engine.sync(push=not pull_only, pull=not push_only)
+        reads_only = not engine.may_write()
         if not pull_only:
             _exchange_signs(app, engine)
     _finish_purges(app)
-    document = {**outcome._asdict(), "state": "online"}
-    app.emit(document, lambda: _told(outcome))
+    document = {**outcome._asdict(), "state": "online", "reads_only": reads_only}
+    app.emit(document, lambda: _told(outcome, reads_only))
 
 
 def _exchange_signs(app: App, engine: Engine) -> None:
@@ -56,12 +58,13 @@ def _finish_purges(app: App) -> None:
         click.echo(click.style("Warning: ", fg="yellow") + note, err=True)
 
 
-def _told(outcome: Outcome) -> str:
+def _told(outcome: Outcome, reads_only: bool) -> str:
     sent = render.count(outcome.pushed, "entry", "entries")
     new = render.count(outcome.pulled, "entry", "entries")
     lines = [f"Sent {sent}, received {new}."]
     if outcome.pending:
-        lines.append(f"Still to be sent: {outcome.pending:,}.")
+        waits = f"Kept here, for {_READS_ONLY}" if reads_only else "Still to be sent"
+        lines.append(f"{waits}: {outcome.pending:,}.")
     if outcome.conflicts:
         found = render.count(outcome.conflicts, "conflict", "conflicts")
         lines.append(click.style(f"{found}: ", fg="yellow") + "syncd conflicts list")
@@ -115,6 +118,14 @@ class UnsentError(ReplicaError):
         return self
 
 
+class _ReadsOnlyError(ReplicaError):
+    """However long one waits."""
+
+    code = "reads_only"
+    exit_code = 1
+    remedy = "A member's login sends it: `syncd admin member add`, then `syncd login`."
+
+
 @click.command()
 @click.option(
     "--wait", "seconds", type=Number(0, 1e6), default=10.0, show_default=True,
@@ -131,7 +142,7 @@ def flush(app: App, seconds: float) -> None:
     while True:
         pending, problem = _attempt(app)
         left = began + seconds - time.monotonic()
-        if not pending or left <= 0:
+        if not pending or left <= 0 or isinstance(problem, _ReadsOnlyError):
             break
         time.sleep(min(0.5, left))
     refused = _refused(app)
@@ -149,7 +160,8 @@ def _attempt(app: App) -> tuple[int, ReplicaError | None]:
     problem = None
     try:
         with app.node.syncing() as engine:
-            engine.sync(pull=False)
+            if engine.sync(pull=False).pending and not engine.may_write():
+                raise _ReadsOnlyError(_READS_ONLY)
     except UnconfiguredError:
         raise
     except ReplicaError as error:
@@ -192,13 +204,14 @@ def prove(app: App, ctx: click.Context, repair: bool) -> None:
     with _exchange(app) as engine:
         engine.meet()
         found = proof.repair(engine) if repair else proof.prove(engine.exchange, engine.replica)
+        reads_only = not engine.may_write()
     document = {"ok": found.ok, **found._asdict()}
-    app.emit(document, lambda: _proved(app, found, repair))
+    app.emit(document, lambda: _proved(app, found, repair, reads_only))
     if not found.ok:
         ctx.exit(3)
 
 
-def _proved(app: App, found: Proof, repaired: bool) -> str:
+def _proved(app: App, found: Proof, repaired: bool, reads_only: bool) -> str:
     if found.ok:
         all_of_them = render.count(found.local, "entry", "entries")
         good = click.style("Proven: ", fg="green", bold=True)
@@ -212,7 +225,9 @@ def _proved(app: App, found: Proof, repaired: bool) -> str:
         if missing:
             more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
             lines.append(f"{title}: {', '.join(missing[:_SHOWN])}{more}")
-    if not repaired:
+    if reads_only and found.missing_in_cloud:
+        lines.append(f"What is missing at the replica stays here, for {_READS_ONLY}.")
+    elif not repaired:
         lines.append("`syncd prove --repair` exchanges what is missing.")
     elif refused := _refused(app):
         found_there = render.count(refused, "entry", "entries")

@@ -34,6 +34,10 @@ class Membership(NamedTuple):
     kind: str
     machine: str
 
+    @property
+    def reads_only(self) -> bool:
+        return self.kind == "auditor"
+
 
 class Standing(NamedTuple):
     """Where the replica stands with a device."""
