@@ -30,7 +30,7 @@ _SKIPPED = frozenset((".git", "node_modules", "backups", ".venv", "__pycache__")
 
 
 class Event(NamedTuple):
-    """What became of a file: taken, unchanged, renamed, gone or unreadable."""
+    """What became of a file: taken, unchanged, renamed, gone, unreadable or passed over."""
 
     what: str
     path: str
@@ -156,7 +156,7 @@ class Watcher:
         data = self._intake.place(self._root(path)).content(path)
         form = format_of(path, data)
         if form is None:
-            return None
+            return _overlooked(path)
         holding = digest(data, self._task)
         if known and known.digest == holding:
             return None
@@ -204,6 +204,14 @@ def _below(root: Path) -> Iterator[Path]:
     for folder, below, names in os.walk(root):
         below[:] = [name for name in below if name not in _SKIPPED]
         yield from (Path(folder, name) for name in names)
+
+
+def _overlooked(path: Path) -> Event | None:
+    """A page whose name is more likely a slip than another's."""
+    page = FORMATS["markdown"]
+    if _SKIPPED.intersection(path.parts) or not page.resembles(path.name):
+        return None
+    return Event("passed over", str(path), message=f"the name is not {page.called}")
 
 
 def _told(path: Path, done: Tally) -> Event:

@@ -187,6 +187,16 @@ def test_one_that_stays_unreadable_is_reported_and_stops_nobody(home: Path, plac
             assert node.store.rows("source_problems") == []
 
 
+def test_a_page_of_another_name_is_passed_over_and_named(home: Path, place: Path) -> None:
+    with watching(home, place) as watch:
+        page(place, "README.md")
+        path = page(place, "AGENT_foo.md")
+        told = watch.event()
+        assert (told.what, told.path) == ("passed over", str(path))
+        assert "AGENT_NAME_YYYYMMDD_HHMMSS.md" in told.message
+        assert watch.silent()
+
+
 def test_an_unreadable_file_is_shown_until_it_is_gone_with_what_reads_it_again(
     runner: Runner, home: Path, place: Path
 ) -> None:

@@ -43,7 +43,7 @@ class Files(threading.Thread):
         from syncd.watching import Event, Watcher
 
         def tell(event: Event) -> None:
-            say = logs.warning if event.what == "unreadable" else logs.info
+            say = logs.warning if event.what in ("unreadable", "passed over") else logs.info
             said = {name: value for name, value in event._asdict().items() if value}
             say(f"file {said.pop('what')}", **said)
 
