@@ -10,24 +10,17 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
-from syncd import agents, disk, liveness, loss, mishaps, purges, running, tally
+from syncd import agents, disk, liveness, loss, mishaps, purges, running, tally, verdict
 from syncd.errors import SyncdError
 from syncd.node import Node
+from syncd.verdict import Need
 
-OK, ATTENTION, FAILED = "ok", "attention", "failed"
 # Entries that wait are counted one by one up to so many.
 _MANY = 2_000
-
-
-class Need(NamedTuple):
-    """Something that wants a person, and what he can do."""
-
-    what: str
-    remedy: str
 
 
 def status(node: Node) -> dict[str, Any]:
@@ -44,20 +37,27 @@ def status(node: Node) -> dict[str, Any]:
 def _unusable(node: Node, need: Need) -> dict[str, Any]:
     """The same fields, with nothing in those that cannot be known."""
     return {
-        "verdict": FAILED,
+        "verdict": verdict.FAILED,
+        "answer": verdict.UNUSABLE._asdict(),
         "safe_to_close": False,
         "device_id": None,
         "home": str(node.home),
         "daemon": _daemon(node, running.pid(node.home), {}),
         "cloud": {"state": "offline", "as_of": None, "circuit": "closed", "last_error": "",
+                  "remedy": "", "needs_person": False, "next_attempt_s": 0.0,
                   "clock_skew_ms": None},
-        "local": dict.fromkeys(("cursor", "tasks", "checkpoints", "db_bytes")),
-        "push": dict.fromkeys(("cursor", "pending", "last_at")),
+        "local": dict.fromkeys(("cursor", "tasks", "checkpoints", "db_bytes", "problems")),
+        "push": dict.fromkeys(("cursor", "pending", "refused", "last_at", "reads_only")),
         "pull": dict.fromkeys(("cursor", "last_at", "behind")),
         "conflicts": {"open": None},
         "quarantined": None,
+        "begun_anew": None,
+        "newest_copy": None,
+        "keys_missing": [],
+        "erased_and_back": [],
         "agents": dict.fromkeys(("active", "warning", "stale")),
         "notices": mishaps.notices(node.home, int(time.time() * 1000)),
+        "disk": {"free_bytes": None, "problem": ""},
         "jobs": [],
         "attention": [need._asdict()],
     }  # fmt: skip
@@ -77,9 +77,8 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
     found = tally.read(node)
     local, push, pull = _local(node, found), _push(node, state), _pull(node, state, said)
     conflicts, quarantined = store.row("counts_open") or (0, 0)
+    begun_anew = state.get(loss.BEGUN_ANEW) or None
     document: dict[str, Any] = {
-        "verdict": OK,
-        "safe_to_close": False,
         "device_id": state.get("device_id", ""),
         "home": str(node.home),
         "daemon": _daemon(node, pid, said),
@@ -89,7 +88,8 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
         "pull": pull,
         "conflicts": {"open": conflicts},
         "quarantined": quarantined,
-        "begun_anew": state.get(loss.BEGUN_ANEW) or None,
+        "begun_anew": begun_anew,
+        "newest_copy": _newest_copy(node, begun_anew) if begun_anew else None,
         "keys_missing": orjson.loads(state.get("keys_missing") or "[]"),
         "erased_and_back": purges.survivors(store.rows),
         "agents": agents.counts(found.agents),
@@ -99,16 +99,19 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
                  "problem": disk.problem(node)},
         "jobs": said.get("jobs", []),
     }  # fmt: skip
-    needs = _needs(document)
-    document["safe_to_close"] = (
-        document["cloud"]["state"] != "unconfigured"
-        and not push["pending"]
-        and not push["refused"]
-        and not document["begun_anew"]
+    return verdict.judged(document)
+
+
+def _newest_copy(node: Node, since: str) -> str | None:
+    """The last backup from before the database was gone."""
+    from syncd import backup
+
+    copies = (
+        copy.name
+        for copy in backup.available(node.home / "backups")
+        if copy.intact and copy.created_at <= since
     )
-    document["verdict"] = ATTENTION if needs else OK
-    document["attention"] = [need._asdict() for need in needs]
-    return document
+    return next(copies, None)
 
 
 # --- the parts --------------------------------------------------------------------------------
@@ -228,77 +231,3 @@ def _pull(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str, 
     known = max(int(state.get("cloud_seq") or 0), said.get("cloud", {}).get("cloud_seq", 0))
     behind = max(0, known - cursor)
     return {"cursor": cursor, "last_at": at or None, "behind": behind}
-
-
-# --- what wants a person ----------------------------------------------------------------------
-
-
-def _needs(document: dict[str, Any]) -> list[Need]:
-    cloud, push, daemon = document["cloud"], document["push"], document["daemon"]
-    found = []
-    if since := document["begun_anew"]:
-        remedy = _ways_back(Path(document["home"]), since, cloud["state"] != "unconfigured")
-        found.append(Need(f"the database of this home was gone on {since}", remedy))
-    if document["local"]["problems"]:
-        found.append(Need("entries are damaged", "`syncd audit verify` names them."))
-    full = document["disk"]["free_bytes"] < disk.NOTHING
-    if full:
-        found.append(
-            Need(
-                "the disk is full: nothing can be written or fetched",
-                "Make room; what was acknowledged is safe.",
-            )
-        )
-    elif document["disk"]["problem"]:
-        found.append(
-            Need(
-                f"{document['disk']['problem']}: nothing is fetched or backed up, what you write "
-                "is kept",
-                "Make room, or change disk.low_mb or disk.quota_mb; `syncd stats` shows sizes.",
-            )
-        )
-    for name in document["keys_missing"]:
-        found.append(
-            Need(
-                f"entries are sealed with key {name}, which is not here",
-                "`syncd keys export` on a machine that has it, `syncd keys import` here.",
-            )
-        )
-    for name in document["erased_and_back"]:
-        found.append(
-            Need(
-                f"checkpoint {name} was erased, and has content that another machine wrote without "
-                "knowing",
-                f"`syncd erase {name}` again takes that away too.",
-            )
-        )
-    if document["quarantined"]:
-        found.append(Need(f"{document['quarantined']:,} in quarantine", "`syncd quarantine list`"))
-    waits = cloud["state"] != "unconfigured" and push["pending"] and not push["reads_only"]
-    stopped = waits and not daemon["running"]
-    if stopped and not cloud["needs_person"]:
-        found.append(
-            Need(
-                "the daemon does not run, and entries wait", "`syncd start`, or `syncd sync` once."
-            )
-        )
-    if daemon["running"] and not daemon["answers"] and not full:  # it answers in a file
-        found.append(
-            Need("the daemon does not answer", f"`syncd restart`; its log is {daemon['log']}")
-        )
-    if cloud["needs_person"]:  # being offline passes by itself; a login that is refused does not
-        found.append(Need(cloud["last_error"], cloud["remedy"]))
-    return found
-
-
-def _ways_back(home: Path, since: str, replicated: bool) -> str:
-    from syncd import backup
-
-    copies = [
-        copy.name
-        for copy in backup.available(home / "backups")
-        if copy.intact and copy.created_at <= since
-    ]
-    ways = [f"`syncd backup restore {copies[0]}` brings back its newest copy"] if copies else []
-    ways += ["`syncd sync` fetches what the replica has"] if replicated else []
-    return "; ".join([*ways, "`syncd init` goes on without it."])

@@ -82,6 +82,7 @@ class Vault:
         """Look again which keys there are."""
         self._current.clear()
         self._ciphers.clear()
+        self.locked = None
 
     # --- opening ------------------------------------------------------------------------------
 
@@ -147,6 +148,7 @@ class Vault:
             except KeyMissingError as error:
                 self.locked = error
                 return None
+            self.locked = None
             if key is None:
                 return None
             self._ciphers[key_id] = _Cipher(key)

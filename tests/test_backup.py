@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,19 @@ def test_who_goes_on_without_what_is_gone_is_asked_no_more_and_keeps_the_copies(
     assert machine.json("status")["attention"] == []
     assert made in {copy["name"] for copy in machine.json("backup", "list")}
     assert machine.json("backup", "restore", made)["only_in_replaced"] == 1
+
+
+def test_to_say_so_waits_for_other_programs(runner: Runner, tmp_path: Path) -> None:
+    machine = Machine(runner, tmp_path / "machine", SYNCD_STORE_BUSY_SECONDS="0.2")
+    machine.create()
+    lose(machine, None)
+    machine.create()
+    with closing(sqlite3.connect(machine.home / "context.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        error = machine.fails(1, "init")
+    assert (error["code"], machine.run("status").code) == ("busy", 3)
+    machine.ok("init")
+    assert machine.json("status")["attention"] == []
 
 
 def test_two_that_make_a_home_at_once_miss_no_database(tmp_path: Path) -> None:

@@ -482,6 +482,26 @@ def test_with_a_passphrase_nothing_in_the_home_opens_the_keys(team: Team, tmp_pa
     assert ann.json("checkpoint", "show", one)["verified"]
 
 
+def test_whoever_was_locked_out_and_let_in_is_told_what_is_really_missing(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, bob = team.machine(), team.machine()
+    for machine in (ann, bob):
+        machine.ok("keys", "encrypt", "--mode", END_TO_END, "--passphrase",
+                   SYNCD_KEYS_PASSPHRASE="correct horse")  # fmt: skip
+        machine.environment["SYNCD_KEYS_PASSPHRASE"] = "correct horse"
+    mine, others = ann.create("t"), bob.create("t")
+    team.settle(ann, bob)
+    monkeypatch.setenv("SYNCD_KEYS_PASSPHRASE", "wrong")
+    with closing(CheckpointService(home=ann.home)) as service:
+        with pytest.raises(KeyMissingError, match="not the passphrase"):
+            service.get_checkpoint(mine)
+        monkeypatch.setenv("SYNCD_KEYS_PASSPHRASE", "correct horse")
+        assert service.get_checkpoint(mine)
+        with pytest.raises(KeyMissingError, match="which is not here"):
+            service.get_checkpoint(others)
+
+
 def test_without_the_passphrase_nothing_is_called_damaged(team: Team) -> None:
     ann = team.machine()
     ann.environment["SYNCD_KEYS_PASSPHRASE"] = "correct horse"

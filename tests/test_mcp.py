@@ -21,9 +21,11 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.types import CallToolResult, Implementation, ListRootsResult, Root, TextContent
 from resuming import commit, git
 
-from syncd import CheckpointService
+from syncd import CheckpointService, ExecutionState
+from syncd.keychain import END_TO_END
 from syncd.mcp.desk import Desk
 from syncd.mcp.server import INSTRUCTIONS, server
+from syncd.sealing import encrypt
 
 PROGRAM = [sys.executable, "-m", "syncd"]
 TOOLS = {"save", "resume", "history", "search", "handoff", "heartbeat", "status"}
@@ -192,6 +194,7 @@ def test_what_is_wrong_is_said_with_what_to_do(shop: Path, tmp_path: Path) -> No
             assert token not in await refused(client, "save", task=token, completed=["x"])
             (tmp_path / ".syncd.toml").write_text("ignore = true")
             assert "left alone" in await refused(client, "save", completed=["x"], task="t")
+            assert (await told(client, "status"))["task_id"] == ""
             (tmp_path / ".syncd.toml").unlink()
             empty = await told(client, "save", task="t")
             assert "says nothing" in empty["warnings"][0]
@@ -282,6 +285,35 @@ def test_a_damaged_database_is_told_and_a_restored_one_is_used(shop: Path, home:
             _replaced(home, sound)
             assert "x" in (await told(client, "resume"))["prompt"]
             await told(client, "save", completed=["x"])
+
+    run(work)
+
+
+def test_the_task_of_the_surroundings_is_meant_by_status_too(shop: Path, home: Path) -> None:
+    async def work() -> None:
+        async with connected(shop, SYNCD_TASK="dark-mode") as client:
+            saved = await told(client, "save", pending=["x"])
+            assert saved["task_id"] == (await told(client, "status"))["task_id"] == "dark-mode"
+
+    run(work)
+
+
+def test_what_is_sealed_with_a_key_that_is_not_here_is_left_out_and_named(
+    shop: Path, home: Path
+) -> None:
+    with closing(CheckpointService(home=home)) as service:
+        encrypt(service.node, END_TO_END)
+        sealed = service.create_checkpoint("t", "a", ExecutionState(current_focus="palette"))
+    (home / "keys" / "data.json").unlink()
+
+    async def work() -> None:
+        async with connected(shop) as client:
+            for tool, words in (("history", {"task": "t"}), ("search", {"text": "palette"})):
+                found = await told(client, tool, **words)
+                [left_out] = found["left_out"]
+                assert found["checkpoints"] == []
+                assert sealed.metadata.checkpoint_id in left_out
+                assert "is sealed with key" in left_out
 
     run(work)
 

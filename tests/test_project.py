@@ -66,7 +66,7 @@ LAYERS = (
     ("offers", "intake", "outlet"),
     ("watching",),
     ("offering",),
-    ("liveness",),
+    ("liveness", "verdict"),
     ("status", "demo", "resume"),
     ("recovery",),
     ("hooks",),

@@ -221,10 +221,16 @@ def test_a_home_that_cannot_be_used_has_failed_and_says_why(
     said = told(ann.run("status", "--json"), 1, "failed")
     assert said["safe_to_close"] is False
     assert named in said["attention"][0]["what"]
+    assert _names(said) == _names(told(team.blank().run("status", "--json"), 0, "ok"))
     screen = ann.run("status")
     assert screen.code == 1
     assert screen.out.splitlines()[0].startswith("Failed: ")
     assert named in screen.out
+
+
+def _names(document: dict[str, Any]) -> set[str]:
+    inner = ((name, value) for name, value in document.items() if isinstance(value, dict))
+    return {*document, *(f"{name}.{field}" for name, value in inner for field in value)}
 
 
 def test_a_daemon_that_does_not_answer_is_told(ann: Machine) -> None:

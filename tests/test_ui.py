@@ -110,9 +110,24 @@ def test_what_a_page_loads_is_there_and_comes_from_the_package(opened: Window) -
 def test_the_overview_says_what_status_says(opened: Window, shown: Showcase) -> None:
     opened.page(f"/checkpoint?id={shown.damaged}")  # now the damage is known
     page = Page(opened.page("/"))
-    assert "Something wants your attention" in page.text
+    assert "Something needs your attention" in page.text
     assert "damaged" in page.text
     assert "presumed to have crashed" in page.text
+
+
+def test_the_overview_gives_the_same_answer_as_the_terminal(team: machines.Team) -> None:
+    ann = team.machine()
+    ann.create()
+    ann.sync()
+    device = ann.state("device_id")
+    ann.sql("INSERT INTO quarantine VALUES ('e', ?, 'why', '2026-01-01', 'open', '')", device)
+    answer = ann.run("status", "--json").json()["answer"]
+    assert (answer["kind"], answer["headline"]) == ("refused", "Not all")
+    assert ann.run("status").out.splitlines()[0] == f"Not all: {answer['words']}"
+    with window(ann.home) as made:
+        page = Page(made.page("/"))
+    assert "Not all" in page.text
+    assert "The replica refused 1 of your entries." in page.text
 
 
 def test_tasks_are_found_by_name_title_agent_and_status(opened: Window) -> None:

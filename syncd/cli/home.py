@@ -34,7 +34,8 @@ def init(app: App) -> None:
         "created": fresh,
     }
     if app.node.store.row("state", (loss.BEGUN_ANEW,)) and not gone:
-        app.node.store.change("put_state", (loss.BEGUN_ANEW, ""))
+        with app.node.store.transaction():
+            app.node.store.change("put_state", (loss.BEGUN_ANEW, ""))
     word = "Created" if fresh else "Ready:"
     app.emit(document, f"{word} {app.node.home}\nDevice {document['device_id']}")
 

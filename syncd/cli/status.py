@@ -14,6 +14,7 @@ from syncd.cli.verb import App, until_interrupted, verb
 
 _EXIT = {"ok": 0, "attention": 3, "failed": 1}
 _NOTICES = 5
+_ANSWERS = {"failed": "red", "safe": "green", "local": None}
 _COLOURS = {"online": "green", "offline": "yellow", "unconfigured": None}
 
 
@@ -53,7 +54,7 @@ def _watch(app: App) -> None:
 
 def screen(document: dict[str, Any]) -> str:
     """One screen, the answer first."""
-    lines = [_verdict(document)]
+    lines = [_answer(document)]
     if document["verdict"] != "failed":
         lines += ["", *_facts(document)]
     for need in document["attention"]:
@@ -75,34 +76,10 @@ def _point(mark: str, told: dict[str, str]) -> list[str]:
     ]
 
 
-def _verdict(document: dict[str, Any]) -> str:
-    if document["verdict"] == "failed":
-        return click.style("Failed: ", fg="red", bold=True) + "this home cannot be used as it is."
-    pending = document["push"]["pending"]
-    if document["safe_to_close"]:
-        return click.style("Safe to close the lid: ", fg="green", bold=True) + (
-            "the replica has everything."
-        )
-    if document.get("begun_anew"):
-        return click.style("Begun anew: ", fg="yellow", bold=True) + (
-            "what was here before is not in this database."
-        )
-    if document["cloud"]["state"] == "unconfigured":
-        return click.style("Local only: ", bold=True) + (
-            "what is written stays on this disk (`syncd login` connects a replica)."
-        )
-    if pending:
-        word = "entry is" if pending == 1 else "entries are"
-        if document["push"]["reads_only"]:
-            return click.style("Kept here: ", fg="yellow", bold=True) + (
-                f"{pending:,} {word} on this disk only, for this login only reads (an auditor's)."
-            )
-        return click.style("Not yet: ", fg="yellow", bold=True) + (
-            f"{pending:,} {word} on this disk only."
-        )
-    return click.style("Not all: ", fg="yellow", bold=True) + (
-        f"the replica refused {document['push']['refused']:,} of your entries."
-    )
+def _answer(document: dict[str, Any]) -> str:
+    told: dict[str, str] = document["answer"]
+    colour = _ANSWERS.get(told["kind"], "yellow")
+    return click.style(f"{told['headline']}: ", fg=colour, bold=True) + told["words"]
 
 
 def _facts(document: dict[str, Any]) -> list[str]:

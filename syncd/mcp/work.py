@@ -20,7 +20,7 @@ from syncd.offers import Offer
 from syncd.resume import Reader, resumed
 from syncd.resume.fit import Room
 from syncd.status import status as gathered
-from syncd.store import Record, Skipped
+from syncd.store import Record, Sealed, Skipped
 from syncd.triggers import advice
 from syncd.vocabulary import HandoffTrigger
 
@@ -49,13 +49,20 @@ class Caller(NamedTuple):
                 f"{self.start} is to be left alone: its .syncd.toml says `ignore = true`",
                 "Go on without checkpoints here.",
             )
-        found = self.task or os.environ.get("SYNCD_TASK") or workspace.task_of(self.start)
+        found = self.known_task
         if not found:
             raise UsageError(
                 f"no task is named, and {self.start} is not in a git repository",
                 "Pass `task`: a short name for the work, the same each time.",
             )
         return found
+
+    @property
+    def known_task(self) -> str:
+        """Empty where none follows from the surroundings, or where nothing is to be kept."""
+        if workspace.left_alone(self.start):
+            return ""
+        return self.task or os.environ.get("SYNCD_TASK") or workspace.task_of(self.start) or ""
 
     def agent_id(self, node: Node, task: str) -> str:
         """Hooks give each session of a host a name of its own. If one of them is at work on the
@@ -106,7 +113,7 @@ class Brief(BaseModel):
 
 class Found(BaseModel):
     checkpoints: list[Brief]
-    damaged: list[str]
+    left_out: list[str]
 
 
 class Handoff(BaseModel):
@@ -266,16 +273,16 @@ def resume(desk: Desk, caller: Caller, max_chars: int) -> Resumed:
 
 
 def history(desk: Desk, caller: Caller, limit: int) -> Found:
-    skipped: list[Skipped] = []
-    records = desk.reading().store.select("history", (caller.task_id, limit), skipped)
-    return _found(records, skipped, "")
+    gaps = _Gaps([], [])
+    records = desk.reading().store.select("history", (caller.task_id, limit), *gaps)
+    return _found(records, gaps, "")
 
 
 def search(desk: Desk, text: str, limit: int) -> Found:
     if not text.strip():
         raise UsageError("nothing to search for was given", "Pass `text`: a word of the work.")
-    skipped: list[Skipped] = []
-    return _found(desk.reading().store.search(text, limit, skipped), skipped, text)
+    gaps = _Gaps([], [])
+    return _found(desk.reading().store.search(text, limit, *gaps), gaps, text)
 
 
 def latest(desk: Desk, task: str) -> dict[str, Any]:
@@ -286,7 +293,7 @@ def latest(desk: Desk, task: str) -> dict[str, Any]:
 
 
 def status(desk: Desk, caller: Caller) -> Status:
-    node, task = desk.reading(), caller.task or workspace.task_of(caller.start) or ""
+    node, task = desk.reading(), caller.known_task
     told = gathered(node)
     failed = told["verdict"] == "failed"
     agent = caller.client if failed else caller.agent_id(node, task)
@@ -305,12 +312,21 @@ def _unread(node: Node, agent: str) -> Iterator[str]:
         yield f"{told['subject']} (`syncd inbox {agent}`, message {told['id']})"
 
 
-def _found(records: list[Record], skipped: list[Skipped], text: str) -> Found:
-    checkpoints = [_brief(record, text) for record in records]
-    return Found(checkpoints=checkpoints, damaged=list(map(_gone, skipped)))
+class _Gaps(NamedTuple):
+    """What a read had to leave out."""
+
+    damaged: list[Skipped]
+    sealed: list[Sealed]
 
 
-def _gone(skipped: Skipped) -> str:
+def _found(records: list[Record], gaps: _Gaps, text: str) -> Found:
+    return Found(
+        checkpoints=[_brief(record, text) for record in records],
+        left_out=[*map(_gone, gaps.damaged), *map(_gone, gaps.sealed)],
+    )
+
+
+def _gone(skipped: Skipped | Sealed) -> str:
     return f"checkpoint {skipped.checkpoint_id}: {skipped.problem}"
 
 

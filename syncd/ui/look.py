@@ -41,6 +41,7 @@ def environment() -> Environment:
         "note": wording.note, "short_count": wording.short_count, "size": wording.size,
         "stamp": wording.stamp, "day": wording.day, "tone": wording.tone, "words": wording.words,
         "document": wording.document, "told": wording.told, "field": wording.field,
+        "sentence": wording.sentence,
     }  # fmt: skip
     made.globals |= {"link": link, "version": __version__, "navigation": NAVIGATION}
     return made

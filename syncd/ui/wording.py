@@ -25,6 +25,11 @@ def clean(value: Any) -> Any:
     )
 
 
+def sentence(text: str) -> str:
+    """With a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
 def brief(identifier: Any) -> str:
     """Enough of a UUID to tell it from its neighbours: its time and its end."""
     text = str(identifier)
