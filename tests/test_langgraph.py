@@ -586,4 +586,6 @@ def test_without_langgraph_the_error_names_what_to_install(monkeypatch: pytest.M
 if __name__ == "__main__":
     home, ran = map(Path, sys.argv[1:])
     with SyncdSaver(home=home) as own:
-        graph(own, ran).invoke({"done": []}, {"configurable": {"thread_id": "a/thread %"}})
+        # Else the second step may be reached, and the kill come, before the first one is put.
+        config = {"configurable": {"thread_id": "a/thread %"}}
+        graph(own, ran).invoke({"done": []}, config, durability="sync")
