@@ -93,7 +93,7 @@ def _verified(
         walk = _Walk(keys, vault)
         _read_tolerantly(connection, walk.check)
         problems += walk.problems
-        closed = Closed(walk.closed, vault.locked) if vault.locked and walk.closed else None
+        closed = walk.closed
         gone = "its body is gone, and no purge in the log names it"
         problems += [Problem(*place, gone) for place in walk.ledger.unaccounted(connection)]
         entries, signed = walk.entries, walk.signed
@@ -181,7 +181,8 @@ class _Walk:
     """Goes along the log and remembers where each device's chain stands."""
 
     def __init__(self, keys: dict[str, bytes], vault: Vault) -> None:
-        self.entries = self.signed = self.closed = 0
+        self.entries = self.signed = 0
+        self.closed: Closed | None = None
         self.problems: list[Problem] = []
         self.unreadable = False
         self._keys = keys
@@ -195,7 +196,9 @@ class _Walk:
         self.entries += 1
         entry = self._vault.opened(stored)
         if self._vault.locked and not self._vault.is_plain(entry):
-            self.closed += 1
+            # The keys may be usable a moment later: what was passed over stays so.
+            before, why = self.closed or (0, self._vault.locked)
+            self.closed = Closed(before + 1, why)
         for problem in self._found(entry):
             self.problems.append(Problem(str(entry.entry_id), str(entry.device_id), problem))
 

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -206,8 +207,7 @@ class Keychain:
         if kept == KEYRING:
             text = osring.kept(self._account(salt))
         else:
-            file = self._master_file(salt)
-            text = file.read_text("ascii") if file.exists() else ""
+            text = _content(self._master_file(salt))
         try:
             master = bytes.fromhex(text)
         except ValueError:
@@ -290,8 +290,18 @@ def _unwrapped(master: bytes, name: str, kept: dict[str, str], place: str) -> Da
 _RIGHT = "Correct SYNCD_KEYS_PASSPHRASE or the file that keys.passphrase_file names."
 
 
+# Asked for with each entry, as long as the passphrase is not the right one.
+@lru_cache(maxsize=1)
 def _from_passphrase(passphrase: str, salt: str) -> bytes:
     return hashlib.scrypt(passphrase.encode(), salt=bytes.fromhex(salt), **_SCRYPT)
+
+
+def _content(file: Path) -> str:
+    """Empty, if it cannot be read."""
+    try:
+        return file.read_text("ascii")
+    except (OSError, ValueError):
+        return ""
 
 
 def written(path: Path, content: bytes) -> None:

@@ -15,10 +15,10 @@ from syncd.database import patiently, unforked
 from syncd.entry import uuid7
 from syncd.errors import (
     CheckpointNotFoundError,
-    ConfigError,
     DatabaseCorruptError,
     DiskRefusedError,
     HomeError,
+    KeyMissingError,
     ReadOnlyError,
     StoreError,
     UsageError,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from syncd.sync import Engine, Progress
 
 _FOLDERS = ("keys", "backups", "run", "log")
-_FILES = ("context.db", "config.toml")
+_FILES = ("context.db", "config.toml", "setup.json")
 # Left by a change of the signing key that was cut off.
 _CUT_OFF = ("signing.pem.old", "signing.pem.next")
 # The views as this version folds them; kept in each home.
@@ -167,7 +167,7 @@ class Node:
         try:
             return Path(file).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, ValueError) as error:
-            raise ConfigError(
+            raise KeyMissingError(
                 f"the passphrase file {file} cannot be read: {error}",
                 "Correct keys.passphrase_file.",
             ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 import subprocess
@@ -526,6 +527,76 @@ def test_without_the_passphrase_nothing_is_called_damaged(team: Team) -> None:
     ann.ok("backup", "restore", name)
     assert all(copy["intact"] for copy in ann.json("backup", "list"))
     assert ann.json("checkpoint", "show", one)["verified"]
+
+
+@pytest.mark.parametrize("gone", ["data.json", "passphrase file", "master key", "its content"])
+def test_without_a_file_of_keys_nothing_is_called_damaged(
+    gone: str, team: Team, tmp_path: Path
+) -> None:
+    ann, phrase = team.machine(), tmp_path / "phrase"
+    phrase.write_text("correct horse\n")
+    if gone == "passphrase file":
+        ann.environment["SYNCD_KEYS_PASSPHRASE_FILE"] = str(phrase)
+    one = ann.create("t", "--focus", CANARY)
+    ann.ok("keys", "encrypt")
+    keys = ann.home / "keys"
+    file = {"data.json": keys / "data.json", "passphrase file": phrase}.get(gone)
+    file = file or next(keys.glob("master*"))
+    kept = file.rename(tmp_path / "kept")
+    if gone == "its content":
+        file.write_bytes(b"\xff\xfe" * 16)
+    report = ann.run("audit", "verify", "--json")
+    assert (report.code, report.json()["problems"]) == (5, [])
+    assert report.json()["closed"]["entries"] == 1
+    assert str(file) in report.json()["closed"]["message"]
+    assert ann.json("backup", "create")["intact"]
+    assert ann.fails(1, "checkpoint", "show", one)["code"] == "key_missing"
+    kept.rename(file)
+    assert ann.json("audit", "verify")["ok"]
+    assert ann.json("checkpoint", "show", one)["verified"]
+
+
+def test_what_was_passed_over_for_want_of_a_key_stays_unchecked(
+    service: CheckpointService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the keyring is unlocked while the audit runs."""
+    monkeypatch.setenv("SYNCD_KEYS_PASSPHRASE", "correct horse")
+    sealing.encrypt(service.node, AT_REST)
+    for _ in range(3):
+        service.create_checkpoint("task", "agent")
+    service.node.store.record_problems([("e", "damaged")])
+    given = iter(["wrong", "wrong"])
+    with closing(Node(service.node.home)) as other:
+        monkeypatch.setattr(other, "passphrase", lambda _: next(given, "correct horse"))
+        report = verify(other.store, other.key.public())
+    assert report.closed is not None
+    assert (report.closed.entries, report.problems, report.ok) == (2, [], False)
+    assert "not the passphrase" in report.closed.why.message
+    assert len(service.node.store.rows("problems")) == 1
+
+
+def test_a_wrong_passphrase_is_tried_once(
+    service: CheckpointService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs 50 ms; a home has ten thousand entries."""
+    monkeypatch.setenv("SYNCD_KEYS_PASSPHRASE", "correct horse")
+    sealing.encrypt(service.node, AT_REST)
+    for _ in range(5):
+        service.create_checkpoint("task", "agent")
+    monkeypatch.setenv("SYNCD_KEYS_PASSPHRASE", "wrong")
+    tried: list[bytes] = []
+
+    def counted(phrase: bytes, **settings: Any) -> bytes:
+        tried.append(phrase)
+        return scrypt(phrase, **settings)
+
+    scrypt = hashlib.scrypt
+    monkeypatch.setattr(hashlib, "scrypt", counted)
+    with closing(Node(service.node.home)) as node:
+        report = verify(node.store, node.key.public())
+    assert report.closed is not None
+    assert report.closed.entries == 5
+    assert tried == [b"wrong"]
 
 
 def test_damage_stays_on_record_until_all_could_be_looked_at(team: Team) -> None:

@@ -475,6 +475,24 @@ def test_an_auditor_reads_and_keeps_what_he_writes(team: Team, admin: Machine) -
     assert len(eve.json("checkpoint", "list")) == 3
 
 
+def test_status_heeds_another_login_before_it_has_met_the_replica(
+    team: Team, admin: Machine
+) -> None:
+    def login(name: str, *words: str) -> str:
+        made = admin.json("admin", "member", "add", team.organization, name, *words)
+        return str(made["dsn"])
+
+    eve = team.blank()
+    eve.create()
+    for dsn, kind, code in (
+        (login("eve", "--role", "auditor"), "kept", 0), (login("bob"), "waiting", 3),
+        (login("eva", "--role", "auditor"), "kept", 0),
+    ):  # fmt: skip
+        eve.ok("login", "-", stdin=dsn)
+        status = eve.run("status", "--json")
+        assert (status.code, status.json()["answer"]["kind"]) == (code, kind)
+
+
 def test_an_auditor_is_told_why_what_he_writes_stays_here(team: Team, admin: Machine) -> None:
     dsn = admin.json("admin", "member", "add", team.organization, "eve", "--role", "auditor")["dsn"]
     eve = team.blank()

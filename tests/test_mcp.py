@@ -318,6 +318,22 @@ def test_what_is_sealed_with_a_key_that_is_not_here_is_left_out_and_named(
     run(work)
 
 
+def test_of_much_that_is_left_out_some_is_named(shop: Path, home: Path) -> None:
+    with closing(CheckpointService(home=home)) as service:
+        encrypt(service.node, END_TO_END)
+        for _ in range(30):
+            service.create_checkpoint("t", "a")
+    (home / "keys" / "data.json").unlink()
+
+    async def work() -> None:
+        async with connected(shop) as client:
+            for tool, words in (("history", {"task": "t"}), ("search", {"text": "palette"})):
+                left_out = (await told(client, tool, limit=30, **words))["left_out"]
+                assert (len(left_out), left_out[-1]) == (6, "and 25 more")
+
+    run(work)
+
+
 def _replaced(home: Path, content: bytes) -> None:
     """As a restore does it: another file takes the name."""
     for beside in home.glob("context.db-*"):

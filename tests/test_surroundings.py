@@ -523,7 +523,8 @@ def modes_under_an_open_umask(home: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("beside", "mode"), [("config.toml", 0o700), ("notes.txt", 0o755), ("logbook", 0o755)]
+    ("beside", "mode"),
+    [("config.toml", 0o700), ("setup.json", 0o700), ("notes.txt", 0o755), ("logbook", 0o755)],
 )
 def test_a_folder_that_serves_something_else_too_stays_as_open_as_it_was(
     home: Path, beside: str, mode: int

@@ -130,6 +130,27 @@ def test_the_overview_gives_the_same_answer_as_the_terminal(team: machines.Team)
     assert "The replica refused 1 of your entries." in page.text
 
 
+def test_the_overview_calls_a_replica_out_of_reach_only_where_it_is(team: machines.Team) -> None:
+    ann, unreached = team.machine(), team.machine("postgresql://nobody@127.0.0.1:1/none")
+    for machine in (ann, unreached):
+        machine.create()
+    never_asked = overview(ann)
+    ann.sync()
+    ann.create()
+    with team.administration() as admin:
+        [login] = [m.login for m in admin.machines(team.organization_id)]
+        admin.revoke_machine(team.organization_id, login, "lost")
+    ann.fails(1, "sync")
+    assert "cannot be reached" not in never_asked + overview(ann)
+    unreached.fails(6, "sync")
+    assert "The replica cannot be reached; they are sent later." in overview(unreached)
+
+
+def overview(machine: machines.Machine) -> str:
+    with window(machine.home) as made:
+        return Page(made.page("/")).text
+
+
 def test_tasks_are_found_by_name_title_agent_and_status(opened: Window) -> None:
     def found(question: str) -> set[str]:
         page = Page(opened.page(f"/tasks?{question}"))

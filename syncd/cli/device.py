@@ -41,6 +41,8 @@ def login(app: App, dsn: str | None) -> None:
         ) from None
     _check_home(app, member.organization_id, member.organization)
     place = credentials.keep(app.node.home, given)
+    with app.node.store.transaction():
+        app.node.store.change("put_state", ("reads_only", "1" if member.reads_only else ""))
     document = {**member._asdict(), "password_in": place, "device_id": app.node.store.device_id}
     app.emit(document, lambda: (
         f"This machine is {render.clean(member.machine)} of {render.clean(member.member)}, "

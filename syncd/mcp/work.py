@@ -31,6 +31,8 @@ _FROM_OUTSIDE = {
     "metadata.session_id": "SYNCD_SESSION",
 }
 _EXCERPT = 160
+# So many of what was left out are named: the answer goes into the agent's context.
+_NAMED = 5
 _ABOUT_WORK = ("execution_state", "context_summary", "recovery")
 
 
@@ -320,9 +322,11 @@ class _Gaps(NamedTuple):
 
 
 def _found(records: list[Record], gaps: _Gaps, text: str) -> Found:
+    gone: list[Skipped | Sealed] = [*gaps.damaged, *gaps.sealed]
+    more = [f"and {len(gone) - _NAMED:,} more"] if len(gone) > _NAMED else []
     return Found(
         checkpoints=[_brief(record, text) for record in records],
-        left_out=[*map(_gone, gaps.damaged), *map(_gone, gaps.sealed)],
+        left_out=[*map(_gone, gone[:_NAMED]), *more],
     )
 
 
