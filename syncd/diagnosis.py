@@ -17,6 +17,7 @@ from syncd import disk, sealing
 from syncd.entry import CHECKPOINT, Entry
 from syncd.errors import (
     CheckpointNotFoundError,
+    KeyMissingError,
     ReplicaError,
     ReplicaUnreachableError,
     SyncdError,
@@ -302,7 +303,12 @@ def _key(node: Node) -> Check:
 
 
 def _encryption(node: Node) -> Check:
-    found = sealing.shown(node)
+    try:
+        found = sealing.shown(node)
+        if found["encryption"] != NONE:
+            node.vault.try_keys()
+    except KeyMissingError as error:
+        return Check("", "attention", error.message, error.remedy)
     if found["missing"]:
         return Check(
             "",

@@ -95,11 +95,13 @@ class HandoffProtocol:
         consecutive_errors: int = 0,
         token_budget_used: float | None = None,
         elapsed_minutes: float | None = None,
+        phase: str = "",
     ) -> HandoffRequest:
-        """The hand-off that a trigger asks for: to whom, how urgent, and a prompt that says why."""
+        """The hand-off that a trigger asks for: to whom, how urgent, and a prompt that says why.
+        `phase`: the one that ends, if the checkpoint does not say so."""
         used = checkpoint.metrics.context_used_percent
         known = Circumstances(
-            checkpoint.execution_state.phase,
+            phase or checkpoint.execution_state.phase,
             consecutive_errors or checkpoint.metrics.error_count,
             checkpoint.execution_state.error,
             None if used is None else used / 100,

@@ -66,7 +66,7 @@ class Keychain:
     def get(self, key_id: str) -> DataKey | None:
         """None if it is not here; raises if it is and cannot be opened."""
         if key_id not in self._keys and self._signature() != self._read:
-            self._load()
+            self.load()
         return self._keys.get(key_id)
 
     def current(self, use: str) -> DataKey:
@@ -89,6 +89,13 @@ class Keychain:
                 f"{self._file} is gone, and with it the keys of what is sealed here", _PUT_BACK
             )
 
+    def look(self) -> None:
+        """Raises if the keys cannot be opened with what lies in the home. Whether a passphrase or a
+        keyring fits shows when it is used."""
+        document = self.document()
+        if document["keys"] and document["kept"] == FILE:
+            self._master(document)
+
     def document(self) -> dict[str, Any]:
         """What is known without opening anything: ids, uses, where the master key is."""
         if not self._file.exists():
@@ -102,7 +109,8 @@ class Keychain:
             raise KeyMissingError(f"{self._file} is of a kind that this syncd does not know")
         return dict(found)
 
-    def _load(self) -> None:
+    def load(self) -> None:
+        """Raises if there are keys that cannot be opened."""
         signature, document = self._signature(), self.document()
         if document["keys"]:
             master = self._master(document)

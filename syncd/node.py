@@ -28,7 +28,7 @@ from syncd.refusals import refused, translated
 from syncd.seal import SigningKey, digest, publish_once
 from syncd.sql import SQLITE_VERSION, exclusive, migrate_sqlite, queries
 from syncd.store import Store
-from syncd.vault import Vault
+from syncd.vault import NONE, Vault
 
 if TYPE_CHECKING:
     from syncd.backup import Backup
@@ -229,8 +229,15 @@ class Node:
             if not self.database.exists():
                 publish_once(self.database, b"")
             self._migrate(gone)
+            self._keep_encryption()
         except OSError as error:
             raise refused(error, self.home) from None
+
+    def _keep_encryption(self) -> None:
+        """What the environment alone says would hold for those programs only that have it too."""
+        file, mode = self.home / "config.toml", self.settings["encryption"]
+        if mode != NONE and "encryption" not in config.document(file):
+            config.put(file, "encryption", mode)
 
     def _check_owner(self) -> None:
         try:

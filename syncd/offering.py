@@ -21,6 +21,10 @@ _REASONS = {
 }
 
 
+# Hand-offs in a row that are looked through for what was done before them.
+_LOOKED_AT = 20
+
+
 class Wish(NamedTuple):
     """What the agent that gives its work away says about it; what it leaves open follows from the
     trigger."""
@@ -71,9 +75,20 @@ def _refuse_if_fenced(node: Node, task_id: str, agent: str) -> None:
 def _asked(node: Node, current: Checkpoint, wish: Wish) -> HandoffRequest:
     cost = tasks.show(node, current.metadata.task_id, described=False)["cost"]
     protocol = HandoffProtocol.configured(node.settings)
-    asked = protocol.request(wish.trigger, current, token_budget_used=cost["budget_used"])
+    asked = protocol.request(
+        wish.trigger, current, token_budget_used=cost["budget_used"], phase=_phase(node, current)
+    )
     named = {"target_agent_type": wish.target, "priority": wish.priority}
     return asked.amended(**{name: value for name, value in named.items() if value is not None})
+
+
+def _phase(node: Node, current: Checkpoint) -> str:
+    """Whoever hands over for the second time hands over the same phase."""
+    if current.execution_state.phase != ExecutionPhase.HANDOFF:
+        return current.execution_state.phase
+    history = node.store.select("history", (current.metadata.task_id, _LOOKED_AT), [], [])
+    phases = (record.row.phase for record in history)
+    return next((phase for phase in phases if phase != ExecutionPhase.HANDOFF), "")
 
 
 def _last_checkpoint(service: CheckpointService, asked: HandoffRequest, giver: str) -> Checkpoint:

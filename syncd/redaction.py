@@ -78,7 +78,7 @@ class Redactor:
     def text(self, text: str, path: str) -> str:
         """One text without secrets, after a warning."""
         cleaned = self._one(text, path)
-        warn(cleaned.taken)
+        warn([found._replace(path=path) for found in cleaned.taken])
         return str(cleaned.document[path])
 
     def quoted(self, text: str) -> str:

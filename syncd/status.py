@@ -53,6 +53,7 @@ def _unusable(node: Node, need: Need) -> dict[str, Any]:
         "quarantined": None,
         "begun_anew": None,
         "newest_copy": None,
+        "keys_closed": None,
         "keys_missing": [],
         "erased_and_back": [],
         "agents": dict.fromkeys(("active", "warning", "stale")),
@@ -90,16 +91,22 @@ def _document(node: Node, pid: int, said: dict[str, Any]) -> dict[str, Any]:
         "quarantined": quarantined,
         "begun_anew": begun_anew,
         "newest_copy": _newest_copy(node, begun_anew) if begun_anew else None,
+        "keys_closed": _keys_closed(node),
         "keys_missing": orjson.loads(state.get("keys_missing") or "[]"),
         "erased_and_back": purges.survivors(store.rows),
         "agents": agents.counts(found.agents),
         "notices": [*liveness.notices(node, found.agents, found.lost), *_unreadable(node, pid),
-                    *mishaps.notices(node.home, int(time.time() * 1000))],
+                    *_unwatched(node), *mishaps.notices(node.home, int(time.time() * 1000))],
         "disk": {"free_bytes": disk.free(node.home),
                  "problem": disk.problem(node)},
         "jobs": said.get("jobs", []),
     }  # fmt: skip
     return verdict.judged(document)
+
+
+def _keys_closed(node: Node) -> dict[str, str] | None:
+    closed = node.vault.barrier()
+    return Need(closed.message, closed.remedy)._asdict() if closed else None
 
 
 def _newest_copy(node: Node, since: str) -> str | None:
@@ -124,6 +131,14 @@ def _unreadable(node: Node, pid: int) -> list[dict[str, str]]:
         {"what": f"{path}{f', line {line}' if line else ''} could not be read: {problem}",
          "remedy": _read_again(node, pid, path)}
         for path, line, problem, _ in found if _is_there(path)
+    ]  # fmt: skip
+
+
+def _unwatched(node: Node) -> list[dict[str, str]]:
+    return [
+        {"what": f"{path}, which watch.paths names, is not there",
+         "remedy": "Correct watch.paths, unless an agent is to make it: it is watched then."}
+        for path in node.settings["watch.paths"] if not _is_there(str(Path(path).expanduser()))
     ]  # fmt: skip
 
 
@@ -165,13 +180,14 @@ def _cloud(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str,
     known = "offline" if error or not at else "online"
     heard = bool(told) and told.get("state") != "unconfigured"
     configured = bool(node.settings["cloud.dsn"])
+    remedy = state.get("remedy", "") if configured else ""
     return {
         "state": "unconfigured" if not configured else told["state"] if heard else known,
         "as_of": (told.get("as_of", "") if heard else "") or at or None,
         "circuit": told.get("circuit", "closed"),
         "last_error": told["last_error"] if heard else error if configured else "",
-        "remedy": told.get("remedy", "") if heard else state.get("remedy", ""),
-        "needs_person": bool(told.get("needs_person") if heard else state.get("remedy")),
+        "remedy": told.get("remedy", "") if heard else remedy,
+        "needs_person": bool(told.get("needs_person") if heard else remedy),
         "next_attempt_s": said.get("next_attempt_s", 0.0),
         "clock_skew_ms": int(state.get("skew_ms") or 0),
     }

@@ -140,6 +140,23 @@ class Vault:
             return KeyMissingError(f"{what}: {self.locked.message}", self.locked.remedy)
         return KeyMissingError(f"{what}, which is not here")
 
+    def barrier(self) -> KeyMissingError | None:
+        """Why nothing that is sealed here can be opened, as far as nobody need be asked."""
+        if self.mode == NONE or self._keychain is None:
+            return None
+        try:
+            self._keychain.check(self._sealed_here)
+            self._keychain.look()
+        except KeyMissingError as error:
+            return error
+        return None
+
+    def try_keys(self) -> None:
+        """Raises if what is sealed here cannot be opened; the passphrase may be asked for."""
+        if self._keychain is not None:
+            self._keychain.check(self._sealed_here)
+            self._keychain.load()
+
     def has(self, key_id: str) -> bool:
         return self._cipher(key_id) is not None
 

@@ -87,6 +87,8 @@ def needs(document: dict[str, Any]) -> Iterator[Need]:
 def _of_the_database(document: dict[str, Any]) -> Iterator[Need]:
     if lost := document["begun_anew"]:
         yield Need(f"the database of this home was gone on {lost}", _ways_back(document))
+    if closed := document["keys_closed"]:
+        yield Need(closed["what"], closed["remedy"])
     if document["local"]["problems"]:
         yield Need("entries are damaged", "`syncd audit verify` names them.")
 

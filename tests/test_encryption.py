@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 import pytest
 from counts import full
-from machines import Team, runner, team
+from machines import Machine, Runner, Team, runner, team
 
 from syncd import CheckpointService, backup, bodies, config, keychain, retention, sealing, tasks
 from syncd.audit import verify
@@ -284,6 +284,46 @@ def test_a_setting_in_the_environment_that_overrules_it_is_named(
     monkeypatch.setenv("SYNCD_ENCRYPTION", "everything")
     with pytest.raises(ConfigError, match="must be one of none, at_rest, end_to_end"):
         service.node.reload()
+
+
+@pytest.mark.parametrize("kind", MODES)
+def test_what_the_environment_said_of_a_new_home_holds_without_it(
+    runner: Runner, tmp_path: Path, kind: str
+) -> None:
+    first = Machine(runner, tmp_path / "home", SYNCD_ENCRYPTION=kind)
+    first.create("t", "--focus", CANARY)
+    later = Machine(runner, tmp_path / "home")
+    later.create("t", "--focus", CANARY)
+    assert (later.json("keys", "show")["encryption"], holding(later.home)) == (kind, set())
+
+
+def test_status_and_doctor_say_that_nothing_here_can_be_opened(team: Team, tmp_path: Path) -> None:
+    ann = team.machine()
+    ann.create("t")
+    ann.ok("keys", "encrypt")
+    ann.sync()
+    assert ann.run("status").code == 0
+    for file in (ann.home / "keys" / "data.json", *(ann.home / "keys").glob("master*")):
+        kept = file.rename(tmp_path / "kept")
+        status = ann.run("status", "--json")
+        [need] = status.json()["attention"]
+        assert (status.code, str(file) in need["what"]) == (3, True)
+        checks = {c["name"]: c for c in ann.run("doctor", "--json").json()["checks"]}
+        assert checks["encryption"]["state"] == "attention"
+        assert str(file) in checks["encryption"]["detail"]
+        kept.rename(file)
+    assert ann.run("status").code == 0
+
+
+def test_doctor_tries_the_passphrase(team: Team) -> None:
+    ann = team.machine()
+    ann.environment["SYNCD_KEYS_PASSPHRASE"] = "correct horse"
+    ann.create("t")
+    ann.ok("keys", "encrypt", "--passphrase")
+    assert "attention" not in ann.ok("doctor").out
+    for given, told in (("wrong", "not the passphrase"), ("", "need their passphrase")):
+        ann.environment["SYNCD_KEYS_PASSPHRASE"] = given
+        assert told in ann.run("doctor").out
 
 
 # --- two machines -------------------------------------------------------------------------------

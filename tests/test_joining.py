@@ -355,6 +355,11 @@ def test_a_revoked_machine_is_refused_and_its_unsent_entries_stay(team: Team) ->
         assert error["data_safe"]
     flushed = laptop.fails(1, "flush", "--wait", "0")
     assert (flushed["code"], flushed["pending"], flushed["data_safe"]) == ("login_refused", 2, True)
+    [need] = laptop.run("status", "--json").json()["attention"]
+    assert "revoked" in need["what"]
+    laptop.ok("logout")
+    status = laptop.run("status", "--json")
+    assert (status.code, status.json()["attention"]) == (0, [])
     assert not connects(dsn)
     shown = laptop.json("checkpoint", "list")
     assert {c["revision"] for c in shown} == {sent, *unsent}

@@ -340,6 +340,22 @@ def test_it_runs_until_the_task_is_complete_and_each_run_begins_where_the_last_e
     assert place.latest()["metadata"]["agent_id"] == second["SYNCD_AGENT"]
 
 
+def test_what_is_complete_is_left_alone_until_somebody_says_what_is_left(place: Bench) -> None:
+    plan = "--completed one --status complete;--completed two --status complete"
+    place.loop(plan)
+    newest = place.latest()
+    code, done = place.loop(plan)
+    assert (code, done["stopped"], done["iterations"]) == (0, "complete", 0)
+    assert done["checkpoint_id"] == newest["metadata"]["checkpoint_id"]
+    assert (len(place.runs()), place.latest()) == (1, newest)
+    start = ("loop", "--task", "t", "--", sys.executable)
+    assert "checkpoint create --continue --task t" in place.machine.ok(*start).out
+    words = ("--continue", "--agent", "ann", "--status", "in_progress", "--pending", "two")
+    place.machine.create("t", *words)
+    code, done = place.loop(plan)
+    assert (code, done["iterations"], len(place.runs())) == (0, 1, 2)
+
+
 def test_the_prompt_comes_as_a_word_or_as_a_file_where_the_command_says_so(place: Bench) -> None:
     plan = "--completed one --status complete"
     place.loop(plan, words=("-", "{prompt}", "{prompt_file}"))

@@ -287,6 +287,15 @@ def test_a_hand_off_crosses_machines(team: Team) -> None:
     assert (known["state"], known["fence"]) == ("acknowledged", taken["fence"])
 
 
+def test_who_hands_over_twice_means_the_same_agent(team: Team) -> None:
+    one = team.machine()
+    asked(one, "--trigger", "phase_complete")
+    for _ in range(2):
+        one.ok("handoff", "request", "--task", TASK, "--trigger", "phase_complete")
+    offers = one.json("handoff", "list", "--all")
+    assert [offer["next_agent_type"] for offer in offers] == ["qa"] * 3
+
+
 def test_a_race_has_exactly_one_winner(team: Team) -> None:
     """Both machines ask at the same moment, with no daemon in between, many times."""
     one, two = team.machine(), team.machine()

@@ -602,6 +602,14 @@ def spoken(team: Machines) -> int:
     return int(team.sql(calls)[0][0])
 
 
+def test_a_daemon_hears_at_once_what_a_machine_without_one_says(ann: Machine, bob: Machine) -> None:
+    ann.ok("init")
+    with online(bob):
+        ann.ok("heartbeat", "--agent", "eve", "--task", "t")
+        ann.sync()
+        until(lambda: "eve" in [a["agent_id"] for a in bob.json("agents", "--all")])
+
+
 def test_a_daemon_tells_who_comes_and_goes_at_once_and_who_is_still_there_now_and_then(
     team: Machines, ann: Machine, bob: Machine
 ) -> None:

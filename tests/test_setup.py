@@ -101,6 +101,21 @@ def test_it_is_installed_once_checked_and_removed_without_a_trace(
     assert sorted(path.name for path in shop.iterdir()) == [".git", "src"]
 
 
+@pytest.mark.parametrize("host", ALL)
+def test_a_file_that_was_empty_is_empty_again(host: str, user: Path) -> None:
+    states(host)
+    files = [file for file in user.rglob("*") if file.suffix in (".json", ".toml", ".jsonc")]
+    states(host, "--remove")
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    before = tree(user)
+    states(host)
+    assert tree(user) != before
+    states(host, "--remove")
+    assert tree(user) == before
+
+
 def test_after_a_removal_nobody_is_told_to_trust_hooks(user: Path) -> None:
     program = CliRunner()
     assert "trust the hooks" in program.invoke(syncd, ["setup", "codex"]).stderr

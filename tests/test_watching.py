@@ -197,6 +197,19 @@ def test_a_page_of_another_name_is_passed_over_and_named(home: Path, place: Path
         assert watch.silent()
 
 
+def test_a_place_to_watch_that_is_not_there_is_told(
+    runner: Runner, home: Path, tmp_path: Path
+) -> None:
+    machine, place = Machine(runner, home), tmp_path / "agent_checkpoints"
+    machine.ok("init")
+    (home / "config.toml").write_text(f'[watch]\npaths = ["{place}"]\n')
+    status = machine.run("status", "--json")
+    [notice] = status.json()["notices"]
+    assert (status.code, str(place) in notice["what"]) == (0, True)
+    place.mkdir()
+    assert machine.json("status")["notices"] == []
+
+
 def test_an_unreadable_file_is_shown_until_it_is_gone_with_what_reads_it_again(
     runner: Runner, home: Path, place: Path
 ) -> None:

@@ -17,8 +17,9 @@ def _task_option(words: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 @click.command()
 @click.option(
-    "--all", "everything", is_flag=True, help="Those of whom nobody expects anything too."
-)
+    "--all", "everything", is_flag=True,
+    help="Those too that gave signs of life and need give none now.",
+)  # fmt: skip
 @_task_option("Only those at work on this task.")
 @verb
 def agents(app: App, everything: bool, task: str) -> None:

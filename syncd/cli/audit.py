@@ -47,7 +47,7 @@ def list_(app: App, limit: int, since: str | None, until: str | None, **wanted: 
 
 
 @audit.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--key", "keys", metavar="FINGERPRINT", multiple=True,
               help="With FILE: a key that you know, by its 64 digits or the first 32 at least. "
               "Can be repeated.")  # fmt: skip
@@ -209,6 +209,7 @@ def _story(found: dict[str, Any]) -> str:
     if found.get("parent"):
         lines.append(f"parent {found['parent']}")
     lines += [f"linked to {parent}" for parent in found.get("linked_parents", [])]
+    replicated = found.get("safe", {}).get("cloud") != "unconfigured"
     for version in found["versions"]:
         state = click.style(version["problem"], fg="red") if version["problem"] else "intact"
         signed = ", signed" if version["signed"] else ""
@@ -226,7 +227,7 @@ def _story(found: dict[str, Any]) -> str:
             f"number {version['device_seq']} of device {version['device_id']}"
         )
         place = f", number {version['cloud_seq']} there" if version["cloud_seq"] else ""
-        lines.append(f"  replica: {version['verdict']}{place}")
+        lines.append(f"  replica: {version['verdict'] if replicated else 'none'}{place}")
     lines += _elsewhere(found.get("safe", {}))
     return "\n".join(render.wrapped(line, indent="    ") for line in lines)
 

@@ -143,6 +143,9 @@ def _told(done: Report, task: str) -> str:
         lines.append(render.clean(failure))
     if done.tokens:
         lines.append(f"The task has taken {done.tokens:,} tokens so far, earlier runs included.")
+    if not done.iterations and done.stopped == "complete":
+        more = f"--task {task} --status in_progress --pending 'WHAT IS LEFT'"
+        lines.append(f"If more is to be done: `syncd checkpoint create --continue {more}`")
     if done.stopped != "complete":
         newest = f"Newest checkpoint: {done.checkpoint_id}; " if done.checkpoint_id else ""
         lines.append(f"{newest}`syncd resume {task}` shows what is next.")

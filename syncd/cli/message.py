@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from syncd.cli import render
-from syncd.cli.verb import App, complete_tasks, verb
+from syncd.cli.verb import App, complete_tasks, verb, warn_on_stderr
 
 
 @click.group()
@@ -29,6 +29,7 @@ def send(
     """Leave a message in an agent's inbox, on every machine."""
     from syncd import messages
 
+    warn_on_stderr()
     message_id = messages.send(app.node, to, messages.Letter(text, subject, action), task, sender)
     app.emit(messages.document(app.node, messages.find(app.node, message_id)), message_id)
 

@@ -47,6 +47,17 @@ def _exchange_signs(app: App, engine: Engine) -> None:
 
     signs = agents.own_signs(app.node) if engine.may_write() else []
     agents.exchange(app.node, engine.replica, signs)
+    if signs:
+        _announce(engine)
+
+
+def _announce(engine: Engine) -> None:
+    """Daemons elsewhere ask for signs when they are told. They are not told twice within some
+    milliseconds, and may have been told of entries just now."""
+    engine.announce()
+    if engine.announce_in:
+        time.sleep(engine.announce_in)
+        engine.announce()
 
 
 def _finish_purges(app: App) -> None:

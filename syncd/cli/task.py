@@ -62,6 +62,8 @@ def set_(app: App, task_id: str, **values: Any) -> None:
     """Change what is said about a task."""
     from syncd import tasks
 
+    if not any(value is not None for value in values.values()):
+        raise UsageError("nothing to change was given", "`syncd task set --help` lists it.")
     warn_on_stderr()
     app.emit(tasks.change(app.node, task_id, **values), task_id)
 

@@ -31,7 +31,7 @@ from syncd.resume import Reader, resumed
 from syncd.service import CheckpointService
 from syncd.store import Skipped
 from syncd.triggers import Circumstances, action
-from syncd.vocabulary import ExecutionPhase, HandoffTrigger
+from syncd.vocabulary import CheckpointStatus, ExecutionPhase, HandoffTrigger
 
 log = logging.getLogger("syncd")
 _TAIL_CHARACTERS = 2_000
@@ -111,6 +111,8 @@ class Loop:
 
     def _until_it_stops(self) -> Report:
         newest = self._newest()
+        if newest and newest.execution_state.status == CheckpointStatus.COMPLETE:
+            return self._report(judge.COMPLETE)
         start, first = self._mark(newest), newest.metadata.iteration + 1 if newest else 1
         while True:
             number = first + len(self._history)

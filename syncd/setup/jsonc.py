@@ -184,8 +184,8 @@ class Document:
         """The text to leave behind; None if there was no file, and nothing else came into it."""
         if "".join(self.text.split()) != "{}":
             return self.text
-        before = self.memory.pop(_FILE, "" if self._known else _ABSENT)
-        return None if before == _ABSENT else before or self.text
+        before = self.memory.pop(_FILE, self.text if self._known else _ABSENT)
+        return None if before == _ABSENT else before
 
 
 def _named(path: Path) -> str:

@@ -266,8 +266,8 @@ class TomlServer(NamedTuple):
         left = self._cut(text) if present == dict(self.entry) else _without(text)
         if left.strip():
             return File(left, memory)
-        before = memory.pop("file", "" if file.memory else "absent")
-        return File(None if before == "absent" else before or left, memory)
+        before = memory.pop("file", left if file.memory else "absent")
+        return File(None if before == "absent" else before, memory)
 
     def _cut(self, text: str) -> str:
         for newline in ("\r\n", "\n"):
