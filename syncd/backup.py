@@ -102,6 +102,16 @@ def available(folder: Path) -> list[Backup]:
     return [_described(path) for path in paths]
 
 
+def entries(copy: Backup) -> int | None:
+    """How many there are in a copy; None where that cannot be read. The log has no gaps."""
+    try:
+        with closing(_open(copy.path, "ro")) as database:
+            found: int = database.execute("SELECT coalesce(max(seq), 0) FROM log").fetchone()[0]
+    except sqlite3.Error:
+        return None
+    return found
+
+
 def restore(database: Path, folder: Path, name: str, vault: Vault | None = None) -> Restored:
     """Put a backup in the database's place; refuses a damaged one, keeps what it replaces."""
     source = _located(folder, name)

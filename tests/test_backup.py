@@ -115,6 +115,18 @@ def test_a_destroyed_database_comes_back_from_its_backup(service: CheckpointServ
     again.close()
 
 
+def test_the_list_says_how_much_each_copy_holds(runner: Runner, tmp_path: Path) -> None:
+    machine = Machine(runner, tmp_path / "machine")
+    for _ in range(2):
+        machine.create()
+        machine.ok("backup", "create")
+    kept = machine.home / "backups" / "context-20200101T000000Z.db"
+    kept.write_bytes(b"no database")
+    listed = machine.json("backup", "list")
+    assert [copy["entries"] for copy in listed] == [2, 1, None]
+    assert machine.ok("backup", "list").out.splitlines()[-1].split()[2] == "?"
+
+
 @pytest.mark.parametrize("left", [None, b""])
 def test_a_database_that_is_gone_is_told_and_comes_back_from_its_backup(
     runner: Runner, tmp_path: Path, left: bytes | None

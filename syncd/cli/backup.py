@@ -43,11 +43,15 @@ def create(app: App, ctx: click.Context) -> None:
 def list_(app: App) -> None:
     """List the backups, newest first."""
     found = backups.available(app.node.home / "backups")
+    held = [backups.entries(b) for b in found]
     rows = [
-        (b.name, b.created_at, render.size(b.bytes), "yes" if b.intact else "NO") for b in found
-    ]
-    columns = ("NAME", "CREATED", "SIZE", "INTACT")
-    app.emit([_document(b) for b in found], lambda: render.table(columns, rows, whole=("NAME",)))
+        (b.name, b.created_at, "?" if entries is None else f"{entries:,}", render.size(b.bytes),
+         "yes" if b.intact else "NO")
+        for b, entries in zip(found, held, strict=True)
+    ]  # fmt: skip
+    documents = [{**_document(b), "entries": n} for b, n in zip(found, held, strict=True)]
+    columns = ("NAME", "CREATED", "ENTRIES", "SIZE", "INTACT")
+    app.emit(documents, lambda: render.table(columns, rows, whole=("NAME",)))
 
 
 @backup.command()
