@@ -4,15 +4,15 @@
 
 -- place --
 -- Where the next entry goes: the newest entry (nearly always this device's own), the latest clock
--- (an entry of its own that came back may be the newest), whether task and agent are known, this
--- device's highest number in the task (which is the newest checkpoint's, if that is its own, or the
--- newest entry's, if that is of a graph), the task's current checkpoint, whether the agent is fenced
--- off from the task, this device's id: a sync may have changed it. At the end, the newest entry's
--- meta, if `numbers` may lack what it says.
+-- (an entry of its own that came back may be the newest), since when the task and whether the agent
+-- are known, this device's highest number in the task (which is the newest checkpoint's, if that is
+-- its own, or the newest entry's, if that is of a graph), the task's current checkpoint, whether the
+-- agent is fenced off from the task, this device's id: a sync may have changed it. At the end, the
+-- newest entry's meta, if `numbers` may lack what it says.
 SELECT h.device_id, h.device_seq, h.chain,
   max(coalesce(h.effective_hlc, 0), coalesce(c.hlc, 0),
       coalesce((SELECT json_extract(value, '$[2]') FROM state WHERE name = 'anchor'), 0)),
-  t.id IS NOT NULL,
+  coalesce(t.created_at, ''),
   EXISTS (SELECT 1 FROM participants p WHERE p.agent_id = ?2 AND p.task_id = ?1),
   max(coalesce(n.task_seq, 0), coalesce(iif(c.device_id = s.value, c.task_seq, 0), 0),
       iif(substr(h.entity, 1, 5) = 'graph' AND h.device_id = s.value AND json_valid(h.meta)
@@ -39,7 +39,7 @@ WHERE s.name = 'device_id'
 SELECT h.device_id, h.device_seq, h.chain,
   max(coalesce(h.effective_hlc, 0), coalesce(
     (SELECT json_extract(value, '$[2]') FROM state WHERE name = 'anchor'), 0)),
-  EXISTS (SELECT 1 FROM tasks WHERE id = ?1), 1,
+  coalesce((SELECT created_at FROM tasks WHERE id = ?1), ''), 1,
   max(coalesce((SELECT task_seq FROM numbers WHERE task_id = ?1), 0),
       coalesce((SELECT iif(k.device_id = s.value, k.task_seq, 0) FROM checkpoints k
         WHERE k.task_id = ?1 ORDER BY k.hlc DESC, k.id DESC LIMIT 1), 0)),

@@ -28,7 +28,7 @@ class Place(NamedTuple):
     device_seq: int
     chain: bytes
     hlc: int
-    task_known: int
+    task_since: str
     agent_known: int
     task_seq: int
     current_id: str | None
@@ -90,8 +90,11 @@ class Writer(Database):
         cursor = self._connection.execute(self.sql["append"], (*header, *proof, stored))
         entry = _written(cursor, header, proof, draft.body)
         views = Views(self._connection)
-        if not (place.task_known and place.agent_known):
-            views.introduce(meta, entry.hlc, task=not place.task_known, agent=not place.agent_known)
+        # A clock that was ahead may have dated the task later than this entry.
+        oldest = clock.iso(clock.milliseconds(entry.hlc)) < place.task_since
+        if oldest or not (place.task_since and place.agent_known):
+            first = oldest or not place.task_since
+            views.introduce(meta, entry.hlc, task=first, agent=not place.agent_known)
         views.project(entry, meta)
         return entry
 

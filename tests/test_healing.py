@@ -521,6 +521,28 @@ def test_branches_are_found_though_the_replicas_clock_was_set_back(team: Team) -
         assert machine.json("rebuild")["differences"] == []
 
 
+def test_a_task_is_as_old_as_its_oldest_entry_though_that_is_written_last(team: Team) -> None:
+    """By a machine that has the others already, and whose clock is behind, as the replica's is."""
+    ann, bob = team.machine(), team.machine()
+    ann.ok("task", "add", "t")
+    ann.sync()
+    bob.sync()
+    [(before,)] = ann.sql("SELECT created_at FROM tasks")
+    team.sql(
+        "CREATE OR REPLACE FUNCTION syncd.clock() RETURNS timestamptz LANGUAGE sql STABLE"
+        " AS $$SELECT clock_timestamp() - interval '20 minutes'$$"
+    )
+    bob.skew_ms = -20 * MINUTE_MS
+    bob.create("another")
+    bob.sync()
+    bob.create("t")
+    team.settle(ann, bob)
+    since = "SELECT created_at FROM tasks WHERE id = 't'"
+    assert ann.sql(since) == bob.sql(since) < [(before,)]
+    for machine in (ann, bob):
+        assert machine.json("rebuild")["differences"] == []
+
+
 TWENTY_MINUTES_LATER = (
     "CREATE OR REPLACE FUNCTION syncd.clock() RETURNS timestamptz LANGUAGE sql STABLE"
     " AS $$SELECT clock_timestamp() + interval '20 minutes'$$"
