@@ -1028,5 +1028,5 @@ def test_wrong_usage_of_export_and_verify_is_told(machine: Machine, tmp_path: Pa
     machine.fails(2, "audit", "verify", "--key", "a" * 64)
     machine.fails(2, "audit", "verify", file, "--cloud")
     machine.fails(4, "audit", "verify", str(tmp_path / "missing"))
-    machine.fails(1, "audit", "verify", str(tmp_path))
+    machine.fails(2, "audit", "verify", str(tmp_path))
     assert bundle.verify_file(Path(file)).ok, "what went wrong has left it alone"
