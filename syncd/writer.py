@@ -91,9 +91,9 @@ class Writer(Database):
         entry = _written(cursor, header, proof, draft.body)
         views = Views(self._connection)
         # A clock that was ahead may have dated the task later than this entry.
-        oldest = clock.iso(clock.milliseconds(entry.hlc)) < place.task_since
-        if oldest or not (place.task_since and place.agent_known):
-            first = oldest or not place.task_since
+        at = clock.iso(clock.milliseconds(entry.hlc))
+        first = not place.task_since or at < place.task_since
+        if first or not place.agent_known:
             views.introduce(meta, entry.hlc, task=first, agent=not place.agent_known)
         views.project(entry, meta)
         return entry
