@@ -227,9 +227,9 @@ class Node:
             if problem := lock_problem(self.home / "run"):
                 raise HomeError(f"{self.home} is on a file system without locks: {problem}")
             if not self.database.exists():
+                self._keep_encryption()
                 publish_once(self.database, b"")
             self._migrate(gone)
-            self._keep_encryption()
         except OSError as error:
             raise refused(error, self.home) from None
 

@@ -176,6 +176,22 @@ def test_a_finalized_checkpoint_is_signed_and_takes_no_update() -> None:
     assert run("checkpoint", "finalize", checkpoint_id).code == 7
 
 
+def test_a_task_that_is_set_to_nothing_is_refused_and_not_written() -> None:
+    ok("task", "add", "t")
+    before = ok("task", "show", "t", "--json").json()
+    refused = run("task", "set", "t")
+    assert (refused.code, "nothing to change was given" in refused.err) == (2, True)
+    assert ok("task", "show", "t", "--json").json() == before
+    assert len(ok("audit", "list", "--json").json()) == 1
+
+
+def test_without_a_replica_no_entry_is_called_queued_for_one() -> None:
+    created = ok("checkpoint", "create", "--task", "t", "--agent", "a").out.strip()
+    story = ok("explain", created).out
+    assert "replica: none" in story
+    assert "queued" not in story
+
+
 def test_link_names_another_parent() -> None:
     first, second, third = create(), create(), create()
     assert (

@@ -292,6 +292,11 @@ def test_what_the_environment_said_of_a_new_home_holds_without_it(
 ) -> None:
     first = Machine(runner, tmp_path / "home", SYNCD_ENCRYPTION=kind)
     first.create("t", "--focus", CANARY)
+    older = Machine(runner, tmp_path / "older")
+    older.create()
+    older.environment["SYNCD_ENCRYPTION"] = kind
+    older.create()
+    assert not (older.home / "config.toml").exists()
     later = Machine(runner, tmp_path / "home")
     later.create("t", "--focus", CANARY)
     assert (later.json("keys", "show")["encryption"], holding(later.home)) == (kind, set())
@@ -596,14 +601,20 @@ def test_without_a_file_of_keys_nothing_is_called_damaged(
     assert ann.json("checkpoint", "show", one)["verified"]
 
 
+def sealed_under_a_passphrase(
+    service: CheckpointService, monkeypatch: pytest.MonkeyPatch, checkpoints: int
+) -> None:
+    monkeypatch.setenv("SYNCD_KEYS_PASSPHRASE", "correct horse")
+    sealing.encrypt(service.node, AT_REST)
+    for _ in range(checkpoints):
+        service.create_checkpoint("task", "agent")
+
+
 def test_what_was_passed_over_for_want_of_a_key_stays_unchecked(
     service: CheckpointService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the keyring is unlocked while the audit runs."""
-    monkeypatch.setenv("SYNCD_KEYS_PASSPHRASE", "correct horse")
-    sealing.encrypt(service.node, AT_REST)
-    for _ in range(3):
-        service.create_checkpoint("task", "agent")
+    sealed_under_a_passphrase(service, monkeypatch, 3)
     service.node.store.record_problems([("e", "damaged")])
     given = iter(["wrong", "wrong"])
     with closing(Node(service.node.home)) as other:
@@ -619,10 +630,7 @@ def test_a_wrong_passphrase_is_tried_once(
     service: CheckpointService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It costs 50 ms; a home has ten thousand entries."""
-    monkeypatch.setenv("SYNCD_KEYS_PASSPHRASE", "correct horse")
-    sealing.encrypt(service.node, AT_REST)
-    for _ in range(5):
-        service.create_checkpoint("task", "agent")
+    sealed_under_a_passphrase(service, monkeypatch, 5)
     monkeypatch.setenv("SYNCD_KEYS_PASSPHRASE", "wrong")
     tried: list[bytes] = []
 

@@ -630,6 +630,21 @@ def test_an_error_does_not_repeat_a_secret(arguments: tuple[str, ...], form: tup
     assert CANARY not in out + err
 
 
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [(("task", "defer", "t", "--reason", TOKEN), "deferred.reason"),
+     (("message", "send", "--to", "ann", "--task", "t", TOKEN), "text")],
+)  # fmt: skip
+def test_a_person_is_warned_of_what_was_taken_out_and_where(
+    words: tuple[str, ...], path: str
+) -> None:
+    run("task", "add", "t")
+    code, _, err = run(*words)
+    assert code == 0, err
+    assert err.startswith("Warning: taken out before writing, as secrets: ")
+    assert f" {path} (" in err
+
+
 # --- the replica ----------------------------------------------------------------------------------
 
 
