@@ -39,8 +39,9 @@ class Event(NamedTuple):
     message: str = ""
 
 
-def format_of(path: Path, data: bytes = b"") -> Format | None:
-    """By its name, else by what it holds; None for what is no checkpoint."""
+def format_of(path: Path, data: bytes = b"", *, known: bool = False) -> Format | None:
+    """By its name, else by what it holds; None for what is no checkpoint. `known`: it held one
+    before."""
     name = path.name
     if _SKIPPED.intersection(path.parts) or name.startswith("."):
         return None
@@ -54,18 +55,25 @@ def format_of(path: Path, data: bytes = b"") -> Format | None:
         return None
     if path.parent.name == "agent_checkpoints":
         return FORMATS["agent-json"]
-    return _by_content(data)
+    return _by_content(data, known)
 
 
-def _by_content(data: bytes) -> Format | None:
+def _by_content(data: bytes, known: bool) -> Format | None:
     try:
         document = orjson.loads(data)
     except ValueError:
-        return None
+        return FORMATS["agent-json"] if known else _by_what_is_left(data)
     keys = document.keys() if isinstance(document, dict) else ()
     if {"agent_id", "last_checkpoint"} <= set(keys):
         return FORMATS["agent-json"]
     return FORMATS["reference"] if {"metadata", "execution_state"} <= set(keys) else None
+
+
+def _by_what_is_left(data: bytes) -> Format | None:
+    """Of a file that is cut off: one name that other tools' files do not have will do."""
+    if b'"last_checkpoint"' in data or b'"coordination_state"' in data:
+        return FORMATS["agent-json"]
+    return FORMATS["reference"] if b'"execution_state"' in data else None
 
 
 class Watcher:
@@ -154,7 +162,7 @@ class Watcher:
         if not path.is_file():
             return self._gone(known)
         data = self._intake.place(self._root(path)).content(path)
-        form = format_of(path, data)
+        form = format_of(path, data, known=known is not None)
         if form is None:
             return _overlooked(path)
         holding = digest(data, self._task)

@@ -350,6 +350,18 @@ def test_an_export_into_a_file_is_refused_and_makes_nothing(
     assert [path.name for path in place.iterdir()] == ["afile"]
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_export_to_nowhere_is_refused(
+    runner: Runner, home: Path, place: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    machine = Machine(runner, home)
+    machine.create("t")
+    monkeypatch.chdir(place)
+    error = machine.fails(2, "export", form, "", "--task", "t")
+    assert "the path is empty" in error["message"]
+    assert not list(place.iterdir())
+
+
 def test_bad_words_get_a_remedy(runner: Runner, home: Path, place: Path) -> None:
     machine = Machine(runner, home)
     assert machine.fails(2, "import", "yaml", str(place))["remedy"]

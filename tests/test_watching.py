@@ -97,6 +97,10 @@ def history(home: Path, task: str) -> list[str]:
         ("package.json", b'{"name": "x"}', None),
         ("notes.md", b"# Agent Checkpoint: X", None),
         ("x.json", b"\xff\xfe", None),
+        ("x.json", b'{"agent_id": "a", "last_checkpoint": "2026', "agent-json"),
+        ("x.json", b'{"metadata": {}, "execution_state": {"phase', "reference"),
+        ("x.json", b'{"agent_id": "a"', None),
+        ("latest.json", b'{"execution_state": {', None),
     ],
 )
 def test_a_file_is_told_by_its_name_else_by_what_it_holds(
@@ -185,6 +189,21 @@ def test_one_that_stays_unreadable_is_reported_and_stops_nobody(home: Path, plac
         assert watch.event().what == "taken"
         with closing(Node(home)) as node:
             assert node.store.rows("source_problems") == []
+
+
+@pytest.mark.parametrize("left", ["", '{"agent_id": "Secondary-A", "agent_ty'])
+def test_what_is_left_of_a_file_that_held_a_checkpoint_is_reported(
+    home: Path, place: Path, left: str
+) -> None:
+    folder = place.rename(place.with_name("elsewhere"))
+    path = agent_file(folder)
+    with watching(home, folder) as watch:
+        assert watch.event().what == "taken"
+        path.write_text(left)
+        told = watch.event()
+        assert (told.what, told.path) == ("unreadable", str(path))
+        assert "expected JSON" in told.message
+    assert len(history(home, "penalty")) == 1
 
 
 def test_a_page_of_another_name_is_passed_over_and_named(home: Path, place: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,15 @@ _task = click.option(
 )  # fmt: skip
 _form = click.argument("form", metavar="FORMAT", type=click.Choice(_FORMATS))
 _existing = click.Path(exists=True, path_type=Path)
+
+
+class _Destination(click.Path):
+    """An empty shell variable must not mean the current directory."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not str(value).strip():
+            self.fail("the path is empty; the current directory is called `.`", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @click.command("import")
@@ -84,7 +93,7 @@ def _tell_missed(done: Tally, form: Format, place: Path) -> None:
 
 @click.command()
 @_form
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=_Destination(path_type=Path))
 @click.option("--task", envvar="SYNCD_TASK", shell_complete=complete_tasks,
               help="The task (else that of this repository).")  # fmt: skip
 @click.option("--all", "whole", is_flag=True, help="All its checkpoints, not only the newest.")
