@@ -644,6 +644,12 @@ INSERT OR IGNORE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 SELECT 1 FROM json_each(?) n LEFT JOIN checkpoints p ON p.id = n.value ->> 0
 WHERE n.value ->> 0 <> '' AND (p.id IS NULL OR p.hlc > n.value ->> 1) LIMIT 1
 
+-- any_earlier_than_parent --
+-- Whether any checkpoint is earlier than its parent, or names one that is not there; but for those
+-- that have moved, which an index leads to.
+SELECT 1 FROM checkpoints c LEFT JOIN checkpoints p ON p.id = c.parent_id
+WHERE c.parent_id <> '' AND c.seq = c.first_seq AND (p.id IS NULL OR p.hlc > c.hlc) LIMIT 1
+
 -- several_writers --
 -- Whether several devices wrote checkpoints of a task since some time, or older ones have moved.
 SELECT MIN(device_id) <> MAX(device_id) OR EXISTS (

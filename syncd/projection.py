@@ -15,7 +15,7 @@ from syncd.refusals import translated
 from syncd.seal import MISTYPED
 from syncd.sql import queries
 from syncd.store import Store
-from syncd.views import checkpoint_row, fence_rows, task_columns
+from syncd.views import Views, checkpoint_row, fence_rows, task_columns
 
 VIEWS = ("checkpoints", "tasks", "participants", "links", "conflicts", "fences")
 _SHOWN_DIFFERENCES = 100
@@ -51,6 +51,7 @@ def rebuild(store: Store) -> list[Difference]:
             raise translated(error) from error
         finally:
             _drop_expected(connection)
+        Views(connection).look_at_dates()
         connection.execute(queries()["clear_numbers"])
         connection.execute(queries()["recount"])
         connection.execute(queries()["clear_view_problems"])

@@ -233,6 +233,12 @@ class Views:
         if self._execute(self._sql["earlier_than_parent"], (pairs,)).fetchone():
             self._distrust_dates()
 
+    def look_at_dates(self) -> None:
+        """The same for all that is there, after entries have gone: what is left names them, and
+        they may come back with a later date."""
+        if self._execute(self._sql["any_earlier_than_parent"]).fetchone():
+            self._distrust_dates()
+
     def _distrust_dates(self) -> None:
         self._execute(self._sql["put_state"], (_SET_BACK, "1"))
 

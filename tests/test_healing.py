@@ -823,6 +823,36 @@ def test_what_a_copy_wrote_over_is_set_aside_until_its_author_comes_back(
     team.agree()
 
 
+def test_branches_are_found_though_their_parent_was_set_aside_and_has_a_later_date(
+    team: Team, tmp_path: Path
+) -> None:
+    ann, bob, cem = team.three()
+    first = ann.create()
+    ann.sync()
+    copy = ann.copied_to(tmp_path / "copy")
+    team.machines.append(copy)
+    dump = team.dumped()
+    ann.skew_ms = 3 * HOUR_MS
+    root = ann.create()
+    team.settle(ann, bob, cem)
+    bob.create("t", "--parent", root)
+    bob.sync()
+    team.restored(dump)
+    bob.sync()
+    copy.update(first, "by the copy")
+    copy.sync()
+    bob.sync()
+    assert set_aside(bob) == [root]
+    team.sql(TWENTY_MINUTES_LATER)
+    team.settle(ann, bob, cem)
+    cem.create("t", "--parent", root)
+    team.agree()
+    for machine in (ann, bob, cem, copy):
+        [conflict] = machine.json("conflicts", "list")
+        assert (conflict["kind"], conflict["bases"]) == ("fork", [root])
+        assert machine.json("rebuild")["differences"] == []
+
+
 @pytest.mark.proof
 def test_what_a_copy_wrote_over_comes_back_before_what_took_its_place(
     team: Team, tmp_path: Path
