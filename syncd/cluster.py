@@ -7,6 +7,7 @@ PostgreSQL refuses root.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import random
@@ -31,6 +32,8 @@ DATABASE = "syncd"
 HOST = "127.0.0.1"
 
 _SYSTEM_USER = "syncd-postgres"
+# What programs that change accounts lock; only root opens it.
+_ACCOUNTS_LOCK = Path("/etc/.pwd.lock")
 # Below the ports that systems give to outgoing connections: a port that is kept must not be
 # taken by chance while the server is stopped.
 _PORTS = range(20_000, 32_000)
@@ -374,23 +377,35 @@ def server_user() -> pwd.struct_passwd | None:
     try:
         return pwd.getpwnam(_SYSTEM_USER)
     except KeyError:
-        _add_user()
+        return _added_user()
+
+
+def _added_user() -> pwd.struct_passwd:
+    problem = _add_user()
+    try:
         return pwd.getpwnam(_SYSTEM_USER)
-
-
-def _add_user() -> None:
-    words = ("--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin")
-    try:
-        added = subprocess.run(
-            ["useradd", *words, _SYSTEM_USER], capture_output=True, text=True, check=False
-        )
-        problem = added.stderr.strip()
-    except OSError as error:
-        problem = f"useradd: {error.strerror}"
-    try:
-        pwd.getpwnam(_SYSTEM_USER)
     except KeyError:
         raise EmbeddedError(
             f"PostgreSQL refuses to run as root, and no user could be made for it: {problem}",
             f"Run the command as an ordinary user, or create the system user {_SYSTEM_USER}.",
         ) from None
+
+
+def _add_user() -> str:
+    """What useradd says, if anything. It looks for the name before it waits for its lock: of two
+    at once both add it, and the second takes away the number that the first has given."""
+    words = ("--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin")
+    try:
+        with open(_ACCOUNTS_LOCK, "a", opener=_private) as alone:
+            # Another kind of lock than that of useradd, which else would wait for us.
+            fcntl.flock(alone, fcntl.LOCK_EX)
+            added = subprocess.run(
+                ["useradd", *words, _SYSTEM_USER], capture_output=True, text=True, check=False
+            )
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return added.stderr.strip()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

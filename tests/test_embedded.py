@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -436,6 +439,36 @@ def test_the_path_of_the_folder_may_be_odd_or_long(postgres: Session, name: str)
     psycopg.connect(**where, user=cluster.SUPERUSER, passfile=passfile).close()
     embedded.down(place)
     shutil.rmtree(run_folder)
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """The name of a system user that is not there yet."""
+    name = f"syncd-test-{uuid.uuid4().hex[:8]}"
+    yield name
+    subprocess.run(["userdel", name], check=True)
+
+
+@ROOT_ONLY
+def test_processes_that_make_the_servers_user_at_once_agree_on_its_number(stranger: str) -> None:
+    ask = (
+        "from syncd import cluster; import sys; cluster._SYSTEM_USER = sys.argv[1];"
+        " sys.stdin.read(); print(cluster.server_user().pw_uid)"
+    )
+    asking = [
+        subprocess.Popen(
+            [sys.executable, "-c", ask, stranger],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    time.sleep(1)
+    for process in asking:
+        assert process.stdin
+        process.stdin.close()
+        process.stdin = None
+    said = {process.communicate(timeout=60)[0].strip() for process in asking}
+    assert said == {str(pwd.getpwnam(stranger).pw_uid)}
 
 
 @ROOT_ONLY
