@@ -12,7 +12,7 @@ from pathlib import Path
 
 from psycopg.conninfo import make_conninfo
 
-from syncd import cluster
+from syncd import account, cluster
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 _START_SECONDS = 20.0
@@ -73,7 +73,7 @@ server_login_retry = 1
     def start(self) -> None:
         """As root it wants another user, who reads what he must and nothing else."""
         words = [str(PROGRAM), "-q"]
-        if user := cluster.server_user():
+        if user := account.server_user():
             for file in self._folder.iterdir():
                 os.chown(file, user.pw_uid, user.pw_gid)
             words += ["-u", user.pw_name]

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from syncd import cluster, embedded
+from syncd import account, cluster, embedded
 from syncd.replica import Administration
 from syncd.replica.login import credentials
 
@@ -180,7 +180,7 @@ server_tls_sslmode = disable
     def _start(self, program: str) -> None:
         """As root it wants another user, who reads what he must and nothing else."""
         words = [program, "-q"]
-        if user := cluster.server_user():
+        if user := account.server_user():
             for file in self._folder.iterdir():
                 os.chown(file, user.pw_uid, user.pw_gid)
             words += ["-u", user.pw_name]

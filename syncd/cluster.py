@@ -7,9 +7,7 @@ PostgreSQL refuses root.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pwd
 import random
 import secrets
 import shlex
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from syncd.account import is_root, server_user
 from syncd.errors import EmbeddedError
 
 SUPERUSER = "postgres"
@@ -31,9 +30,6 @@ ADMINISTRATOR = "syncd_installer"
 DATABASE = "syncd"
 HOST = "127.0.0.1"
 
-_SYSTEM_USER = "syncd-postgres"
-# What programs that change accounts lock; only root opens it.
-_ACCOUNTS_LOCK = Path("/etc/.pwd.lock")
 # Below the ports that systems give to outgoing connections: a port that is kept must not be
 # taken by chance while the server is stopped.
 _PORTS = range(20_000, 32_000)
@@ -292,7 +288,7 @@ def make_folder(folder: Path) -> None:
 
 def let_server_through(folder: Path) -> None:
     """As root the server's user must get to what it owns inside; nobody else gets more."""
-    folder.chmod(0o711 if _is_root() else 0o700)
+    folder.chmod(0o711 if is_root() else 0o700)
 
 
 def make_own(folder: Path) -> None:
@@ -364,48 +360,3 @@ def _tail(log: Path, mark: int = 0) -> str:
 
 def _last_lines(text: str) -> str:
     return "; ".join([line.strip() for line in text.splitlines() if line.strip()][-4:])
-
-
-def _is_root() -> bool:
-    return os.geteuid() == 0
-
-
-def server_user() -> pwd.struct_passwd | None:
-    """Whom the server runs as: us, or, as PostgreSQL refuses root, a user of its own."""
-    if not _is_root():
-        return None
-    try:
-        return pwd.getpwnam(_SYSTEM_USER)
-    except KeyError:
-        return _added_user()
-
-
-def _added_user() -> pwd.struct_passwd:
-    problem = _add_user()
-    try:
-        return pwd.getpwnam(_SYSTEM_USER)
-    except KeyError:
-        raise EmbeddedError(
-            f"PostgreSQL refuses to run as root, and no user could be made for it: {problem}",
-            f"Run the command as an ordinary user, or create the system user {_SYSTEM_USER}.",
-        ) from None
-
-
-def _add_user() -> str:
-    """What useradd says, if anything. It looks for the name before it waits for its lock: of two
-    at once both add it, and the second takes away the number that the first has given."""
-    words = ("--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin")
-    try:
-        with open(_ACCOUNTS_LOCK, "a", opener=_private) as alone:
-            # Another kind of lock than that of useradd, which else would wait for us.
-            fcntl.flock(alone, fcntl.LOCK_EX)
-            added = subprocess.run(
-                ["useradd", *words, _SYSTEM_USER], capture_output=True, text=True, check=False
-            )
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}"
-    return added.stderr.strip()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from syncd import cluster, config
+from syncd import account, cluster, config
 from syncd.errors import EmbeddedError
 
 DEFAULT_VERSION = "18"
@@ -159,7 +159,7 @@ def _new_base(folder: Path) -> Path:
 
     Its name is new each time: an initdb whose caller was killed may still write to the old one.
     """
-    if cluster.server_user() is None or _open_to_others(folder):
+    if account.server_user() is None or _open_to_others(folder):
         place = building = Path(tempfile.mkdtemp(dir=folder, prefix="building-"))
     else:
         cluster.make_folder(_SYSTEM_FOLDER)

@@ -24,8 +24,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from syncd import account, embedded
 from syncd import cluster as clusters
-from syncd import embedded
 
 DEBIAN = Path("/usr/lib/postgresql")
 # What is committed survives the server's death, as in the field, but not the machine's.
@@ -69,7 +69,7 @@ class Cluster:
             copy = folder / name
             shutil.copy(file, copy)
             copy.chmod(0o600)
-            if user := clusters.server_user():
+            if user := account.server_user():
                 os.chown(copy, user.pw_uid, user.pw_gid)
             self.options[name] = str(copy)
         self.options["ssl"] = "on"

@@ -452,8 +452,8 @@ def stranger() -> Iterator[str]:
 @ROOT_ONLY
 def test_processes_that_make_the_servers_user_at_once_agree_on_its_number(stranger: str) -> None:
     ask = (
-        "from syncd import cluster; import sys; cluster._SYSTEM_USER = sys.argv[1];"
-        " sys.stdin.read(); print(cluster.server_user().pw_uid)"
+        "from syncd import account; import sys; account._SYSTEM_USER = sys.argv[1];"
+        " sys.stdin.read(); print(account.server_user().pw_uid)"
     )
     asking = [
         subprocess.Popen(

@@ -24,6 +24,7 @@ from machines import SYNCD, Machine, Team, refused, runner, team
 from postgres import Session
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from syncd import account
 from syncd import cluster as clusters
 from syncd.errors import ReplicaUnreachableError
 from syncd.node import Node
@@ -369,7 +370,7 @@ def _copy_owned(source: Path, target: Path) -> None:
 
 def _own(file: Path) -> None:
     file.touch(0o600)
-    if user := clusters.server_user():
+    if user := account.server_user():
         os.chown(file, user.pw_uid, user.pw_gid)
 
 

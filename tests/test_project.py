@@ -27,7 +27,7 @@ OUTSIDE = dict(os.environ)  # before any test changes it: pip needs its user's s
 # counts as one module. What is planned has its place already.
 LAYERS = (
     ("errors", "version"),
-    ("canonical", "entry", "clock", "compare", "rules"),
+    ("canonical", "entry", "clock", "compare", "rules", "account"),
     ("vocabulary", "redaction", "shapes", "mishaps"),
     ("part",),
     ("items",),
