@@ -294,9 +294,28 @@ class Store(Writer):
         subject, entry_id = f"checkpoint {view.id}", str(entry.entry_id or f"seq {view.seq}")
         if problem := "its entry is missing from the log" if entry.seq is None else flaw(entry):
             raise self.damaged(subject, entry_id, problem)
-        if problem := _view_flaw(view, entry):
+        if problem := self._view_flaw(view, entry):
             raise self.damaged(subject, entry_id, problem, ViewDamagedError)
         return Record(view, self.vault.readable(entry), row[_ENTRY_END] or "", self.purge_of(entry))
+
+    def _view_flaw(self, view: CheckpointRow, entry: Entry) -> str | None:
+        if entry.entity != CHECKPOINT:
+            return "the view row points to an entry of another kind"
+        meta = orjson.loads(entry.meta)
+        task = meta["task_id"] if view.task_id == meta["task_id"] else self._first_task(view)
+        expected = (
+            entry.entity_id, task, *checkpoint_columns(meta), entry.op == FINALIZE, entry.seq,
+        )  # fmt: skip
+        if view[:12] != expected:
+            return "the view row does not match its entry"
+        return None
+
+    def _first_task(self, view: CheckpointRow) -> str | None:
+        """Its first version names the task: two machines may have used one id for different ones,
+        and the version that counts may be the other's."""
+        row = self.row("entry_at", (view.first_seq,))
+        first = Entry(*row) if row else None
+        return orjson.loads(first.meta)["task_id"] if first and header_intact(first) else None
 
     def damaged(
         self,
@@ -371,16 +390,3 @@ def _gone(subject: str, entry: Entry, purge: dict[str, Any]) -> PurgedError:
         problem += f" ({purge['reason']})"
     problem += f", entry {purge['by']}"
     return PurgedError(f"{subject}: {problem}", entry_id=entry.entry_id, problem=problem)
-
-
-def _view_flaw(view: CheckpointRow, entry: Entry) -> str | None:
-    if entry.entity != CHECKPOINT:
-        return "the view row points to an entry of another kind"
-    meta = orjson.loads(entry.meta)
-    expected = (
-        entry.entity_id, meta["task_id"], *checkpoint_columns(meta), entry.op == FINALIZE,
-        entry.seq,
-    )  # fmt: skip
-    if view[:12] != expected:
-        return "the view row does not match its entry"
-    return None

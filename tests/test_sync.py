@@ -297,6 +297,27 @@ def _forge_id(device: Device, entry_id: str) -> None:
 
 
 @pytest.mark.plain
+def test_one_id_of_a_checkpoint_in_two_tasks_is_a_conflict_that_can_be_read(crew: Team) -> None:
+    """Two machines may read in the same file, each for a task of its own."""
+    devices = [crew.device(), crew.device(skew_ms=1_000)]
+    for number, device in enumerate(devices):
+        device.service.create_checkpoint(f"task {number}", "agent", checkpoint_id="same")
+    crew.settle()
+    for device in devices:
+        service = device.service
+        assert service.get_checkpoint("same").metadata.task_id == "task 1"
+        assert [each.metadata.checkpoint_id for each in service.get_checkpoint_history("task 0")]
+        [conflict] = conflicts.everything(device.node, "open")
+        assert conflict.entity_id == "same"
+    devices[0].service.update_checkpoint("same", {"execution_state": {"current_focus": "this"}})
+    crew.settle()
+    conflicts.restore(devices[1].node, conflict.id)
+    crew.settle()
+    for device in devices:
+        assert device.service.get_checkpoint("same").metadata.task_id == "task 0"
+    assert_alike(*devices)
+
+
 def test_an_id_that_is_in_use_here_is_not_taken_in_again(crew: Team) -> None:
     one, two = crew.device(), crew.device()
     (made,) = write(one, 1)
