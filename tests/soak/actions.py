@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 from soak.machine import Machine
 from soak.world import World
 from syncd import CheckpointService, conflicts, messages, offering, offers, retention, tasks, tenure
-from syncd.errors import SyncdError
 from syncd.offering import Wish
 from syncd.offers import Taker
 
@@ -151,7 +149,7 @@ class Actions:
         other = self.world.machines[b % len(self.world.machines)]
         for each in {machine: 0, other: 1}:
             before, each.wire.down = each.wire.down, True
-            with suppress(SyncdError), self.world.acting(each):
+            with self.world.asking(each, "accept"):
                 self.accept(each, a, b)
             each.wire.down = before
 
@@ -188,8 +186,7 @@ class Actions:
         order = list(self.world.machines)
         self.world.chance.shuffle(order)
         for other in order:
-            with suppress(SyncdError):
-                other.tick()
+            other.tick()
 
     def copy(self, machine: Machine, a: int, b: int) -> None:
         machine.backup = machine.copy(self.world.place / f"copy {machine.number}.db")

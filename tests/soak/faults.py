@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from typing import NamedTuple
 
+from soak import release
 from soak.actions import Actions, Noted
 from soak.machine import Machine
 from soak.network import CUT_AFTER, CUT_BEFORE, DELAY, DUPLICATE, HELD, LATE, Fault
-from soak.world import MOST_MACHINES, World
+from soak.world import MOST_MACHINES, SURPRISE, BrokenError, World
 from syncd import facts, sealing
 from syncd.daemon import exchanger
-from syncd.errors import SyncdError
-from syncd.sql import queries
+from syncd.sql import POSTGRES_NEEDED, SQLITE_VERSION, queries
 
 _MINUTE, _HOUR = 60_000, 3_600_000
 _JUMPS = (0, 4 * _MINUTE, -20 * _MINUTE, 3 * _HOUR, -3 * _HOUR, 10 * 365 * 24 * _HOUR)
 _DRIFTS = (0.001, -0.001, 0.05, -0.05, 0.5)
 # A server gives up a statement that has waited so long for a lock.
 _LOCK_WAIT_MS = 20_000
-# What the release before this one did not have in its database.
-_YOUNGEST = """
-DROP INDEX log_by_kind; DROP TABLE fences; DROP TABLE presence; DROP TABLE sources;
-DELETE FROM _sqlite_migrations WHERE name LIKE '0003%'; DELETE FROM state WHERE name = 'views';
- PRAGMA user_version = 2;
-"""
-
 # How often a restore is put off that would leave what only a person can put right.
 _TRIES = 4
 
@@ -130,7 +123,7 @@ class Faults:
             self._quietly(self.actions.write_beside, machine, a, b)
 
     def _quietly(self, do: Callable[..., object], machine: Machine, *choices: int) -> None:
-        with suppress(SyncdError), self.world.acting(machine):
+        with self.world.asking(machine, do.__name__):
             do(machine, *choices)
 
     def offline(self, machine: Machine, a: int, b: int) -> None:
@@ -162,6 +155,8 @@ class Faults:
         machine.disk.fail_after(1 + a % 40)
         try:
             self._quietly(do, machine, a, b)
+        except BrokenError:
+            raise
         except Exception:
             if not machine.disk.dead:
                 raise
@@ -314,18 +309,30 @@ class Faults:
     # --- versions ---------------------------------------------------------------------------------
 
     def older_replica(self, machine: Machine, a: int, b: int) -> None:
-        """The devices were upgraded first: they wait for the administrator."""
-        self._version("older_replica", -1, 3 + a % 10)
+        """The devices were upgraded first. They do with the release before; with one that is older
+        still they wait for the administrator."""
+        version = release.BEFORE_PUSH if b % 4 else POSTGRES_NEEDED - 1
+        self.world.struck("older_replica")
+        self.world.ground.be_older(version)
+        self._begin_anew(20 + a % 80 if b % 4 else 3 + a % 10)
 
     def newer_replica(self, machine: Machine, a: int, b: int) -> None:
-        self._version("newer_replica", 1, 20 + a % 80)
+        self.world.struck("newer_replica")
+        self.world.ground.be_newer()
+        self._begin_anew(20 + a % 80)
 
-    def _version(self, name: str, step: int, steps: int) -> None:
-        self.world.struck(name)
-        self.world.ground.set_version(step)
+    def _begin_anew(self, steps: int) -> None:
+        """The server was stopped for that, and is again when it is brought up to date."""
+        self._unplug_all()
+        self.world.lasting(steps, self._bring_up_to_date)
+
+    def _bring_up_to_date(self) -> None:
+        self.world.ground.be_of_today()
+        self._unplug_all()
+
+    def _unplug_all(self) -> None:
         for machine in self.world.machines:
             machine.unplug()
-        self.world.lasting(steps, partial(self.world.ground.set_version, 0))
 
     def newer_device(self, machine: Machine, a: int, b: int) -> None:
         """What the next release may write: a kind of entry, a field, nobody knows here."""
@@ -336,10 +343,14 @@ class Faults:
             service.create_checkpoint(task, "agent 0", x_novel=told)
 
     def older_home(self, machine: Machine, a: int, b: int) -> None:
-        """The release before this one has used the home until now."""
+        """A release before this one has used the home until now."""
         self.world.struck("older_home")
         machine.disk.full = False
         machine.close()
+        version = release.HOME_VERSIONS[a % len(release.HOME_VERSIONS)]
         with closing(sqlite3.connect(machine.home / "context.db", isolation_level=None)) as home:
-            home.executescript(_YOUNGEST)
+            home.executescript(release.older_home(version))
         machine.open()
+        machine.node.store  # noqa: B018 (brings it up to date)
+        if machine.rows("PRAGMA user_version") != [(SQLITE_VERSION,)]:
+            raise BrokenError(SURPRISE, f"{machine.home.name} stays at schema {version}")

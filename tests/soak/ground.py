@@ -15,10 +15,11 @@ import psycopg
 from postgres import Cluster
 from replicas import Cloud, cloud_on
 
+from soak import release
 from syncd.replica import link
 from syncd.replica.columns import register
 from syncd.replica.login import Login
-from syncd.sql import POSTGRES_VERSION
+from syncd.sql import POSTGRES_NEEDED
 
 IDLE = psycopg.pq.TransactionStatus.IDLE
 # In this order none refers to what is not there yet.
@@ -59,6 +60,10 @@ class Ground:
         self._made = 0
         self._seeds = 0
         self._said_ms = -1
+        # What stands in place of today's functions while the replica is of an older release.
+        self._older = release.older_functions(cloud.cluster)
+        self._replaced: release.Functions = {}
+        self.is_too_old = False
         self.sql(_SETUP + "".join(_SETUP_TABLE.format(table) for table in _TABLES))
 
     def sql(self, text: str, *values: object) -> list[tuple[Any, ...]]:
@@ -131,7 +136,7 @@ class Ground:
         self._seeds += 1
         self.sql("".join(f"DELETE FROM syncd.{table}; DELETE FROM soak.{table};"
                          for table in _TABLES))  # fmt: skip
-        self.set_version(0)
+        self.be_of_today()
         self.sql(
             "DELETE FROM soak.organization; UPDATE syncd.organizations"
             " SET cloud_seq = 0, recovery_open = false, announced_at = '2000-01-01'"
@@ -140,16 +145,31 @@ class Ground:
             for table in (*_TABLES, "organizations"):
                 self.sql(f"VACUUM syncd.{table}")
 
-    def set_version(self, step: int) -> None:
-        """A replica that is one release older than the devices, or one newer."""
+    # --- its release ------------------------------------------------------------------------------
+
+    def be_of_today(self) -> None:
+        if self._replaced:
+            release.put(self.sql, self._replaced)
+            self._replaced = {}
+        self.is_too_old = False
         self.sql("DELETE FROM syncd.schema_migrations WHERE name = 'soak'")
-        sign = "UPDATE syncd.schema_migrations SET version = abs(version) * %s WHERE name LIKE %s"
-        self.sql(sign, -1 if step < 0 else 1, f"{POSTGRES_VERSION:04}%")
-        if step > 0:
-            self.sql(
-                "INSERT INTO syncd.schema_migrations SELECT max(version) + 1, 'soak', now()"
-                " FROM syncd.schema_migrations"
-            )
+        self.sql("UPDATE syncd.schema_migrations SET version = abs(version)")
+
+    def be_older(self, version: int) -> None:
+        """As its administrator has left it while the devices went on."""
+        self.be_of_today()
+        self.is_too_old = version < POSTGRES_NEEDED
+        self._replaced = release.put(self.sql, self._older)
+        newer = "UPDATE syncd.schema_migrations SET version = -version WHERE version > %s"
+        self.sql(newer, version)
+
+    def be_newer(self) -> None:
+        """It says so; what else it does differently only the next release knows."""
+        self.be_of_today()
+        self.sql(
+            "INSERT INTO syncd.schema_migrations SELECT max(version) + 1, 'soak', now()"
+            " FROM syncd.schema_migrations"
+        )
 
     # --- backups ----------------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ HEADS = "heads and conflicts are equal everywhere they should be"
 SCHEDULED = "a backlog implies a scheduled attempt"
 CONVERGE = "everyone converges"
 PROVE = "prove is clean"
-SURPRISE = "nothing fails in a way that nobody foresaw"
 
 # What a chain value vouches for is read once, what may change under it each time.
 _CHANGING = "SELECT seq, chain, effective_hlc, cloud_seq, refused, purged, length(body) FROM log"

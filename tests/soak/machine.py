@@ -18,6 +18,7 @@ from soak.network import Line, Wire
 from syncd import CheckpointService, config
 from syncd.daemon import exchanger
 from syncd.daemon.exchanger import Exchanger
+from syncd.errors import SyncdError
 from syncd.node import Node, whereabouts
 from syncd.replica.login import Login
 
@@ -65,6 +66,18 @@ class _Node(Node):
 
     def reload(self) -> None:
         self.vault.forget()
+
+
+class _Daemon(Exchanger):
+    """The daemon's side of the exchange, whose errors somebody judges."""
+
+    def __init__(self, machine: Machine, node: Node) -> None:
+        super().__init__(node, lambda: None)
+        self._machine = machine
+
+    def _failed(self, error: SyncdError) -> None:
+        super()._failed(error)
+        self._machine.world.told(error, self._machine)
 
 
 class Machine(Device):
@@ -115,7 +128,7 @@ class Machine(Device):
             share_key(self.home)
             self.node, self.service = self.program()
             self._daemon_node = _Node(self)
-            self.exchanger = Exchanger(self._daemon_node, lambda: None)
+            self.exchanger = _Daemon(self, self._daemon_node)
             self._pipe = self.exchanger._bell, self.exchanger._rope
 
     def program(self) -> tuple[Node, CheckpointService]:

@@ -11,10 +11,10 @@ from sameness import assert_the_same
 from soak.actions import Actions
 from soak.faults import Faults
 from soak.ground import Ground
-from soak.invariants import CONVERGE, LOST, PROVE, SURPRISE, Watcher
+from soak.invariants import CONVERGE, LOST, PROVE, Watcher
 from soak.machine import Machine
 from soak.schedule import Plan, Step
-from soak.world import BrokenError, World, world_of
+from soak.world import SURPRISE, BrokenError, World, world_of
 from syncd import conflicts, proof
 from syncd.errors import SyncdError
 
@@ -85,16 +85,11 @@ class _Game:
         try:
             with world.acting(machine):
                 happen(machine, step.a, step.b)
-        except SyncdError as error:  # said to the user
+        except SyncdError as error:
             said = f": {error.message}"
+            world.told(error, machine, step.what)
         finally:
             self.history.append(f"{step}  {machine.home.name}{said}")
-        self._look_for_surprises()
-
-    def _look_for_surprises(self) -> None:
-        for machine in self.world.machines:
-            if machine.exchanger.cloud.last_error.startswith("unexpected"):
-                raise BrokenError(SURPRISE, machine.exchanger.cloud.last_error)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -116,7 +111,6 @@ class _Game:
             self.world.pass_time(_ROUND_MS)
             for machine in self.world.machines:
                 machine.tick()
-            self._look_for_surprises()
             self.watcher.look()
             last = self.world.ground.last()
             if all(self._rests(machine, last) for machine in self.world.machines):

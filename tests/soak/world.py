@@ -17,18 +17,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from devices import folder
 
 from soak.disk import shim
+from soak.expected import is_expected
 from soak.ground import Ground
 from soak.machine import Machine, blank
 from soak.network import Executor, Wire
 from soak.schedule import Plan
 from syncd import clock, disk, entry, exchange, seal, sync, tenure
 from syncd.daemon import exchanger
+from syncd.errors import SyncdError
 from syncd.replica import device as replica_device
 from syncd.replica.login import Login
 
 _BEGIN_MS = 1_800_000_000_000
 MOST_MACHINES = 5
 ONE_HOLDER = "a task that was claimed has one holder"
+SURPRISE = "nothing fails in a way that nobody foresaw"
 
 
 class BrokenError(AssertionError):
@@ -93,6 +96,23 @@ class World:
     def struck(self, fault: str) -> None:
         self.faults[fault] += 1
         self.events.append(fault)
+
+    def told(self, error: SyncdError, machine: Machine, what: str = "") -> None:
+        """Somebody was told of an error: a user by an action, or the daemon."""
+        if not is_expected(error, machine, what):
+            who = what or "the daemon"
+            raise BrokenError(
+                SURPRISE, f"{machine.home.name}, {who}: {type(error).__name__}: {error.message}"
+            ) from error
+
+    @contextmanager
+    def asking(self, machine: Machine, what: str) -> Iterator[None]:
+        """A user does something on a machine, whatever comes of it."""
+        with self.acting(machine):
+            try:
+                yield
+            except SyncdError as error:
+                self.told(error, machine, what)
 
     def announced(self, by: Wire) -> None:
         for machine in self.machines:
