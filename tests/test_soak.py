@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
 import re
 import sqlite3
@@ -20,16 +22,15 @@ from soak.__main__ import main
 from soak.defects import PLANTED
 from soak.disk import Disk, shim
 from soak.ground import Ground, ground_on
-from soak.invariants import CONTIGUOUS, CONVERGE, DURABLE, HEADS
+from soak.invariants import CONTIGUOUS, DURABLE, HEADS
 from soak.play import Played, play
-from soak.schedule import FAULTS, OPERATIONS, Plan, plan
-from soak.world import ONE_HOLDER
+from soak.schedule import FAULTS, FEWEST_FAULTS, OPERATIONS, Plan, plan
+from soak.world import ONE_HOLDER, SURPRISE
 
 SAMPLE = range(1, 3)
-FEWEST_FAULTS = 20
 PLANTED_SEEDS = range(1, 21)
 FOUND_AS = {
-    "identity column": CONTIGUOUS, "no watermark": CONVERGE, "no fence": ONE_HOLDER,
+    "identity column": CONTIGUOUS, "no watermark": SURPRISE, "no fence": ONE_HOLDER,
     "pull in pieces": CONTIGUOUS, "no fsync": DURABLE, "pairwise": HEADS,
 }  # fmt: skip
 
@@ -67,6 +68,16 @@ def test_each_step_may_be_left_out(ground: Ground) -> None:
     whole = plan(SAMPLE[-1])
     every_third = whole.only(frozenset(range(0, len(whole.steps), 3)))
     assert play(every_third, ground).failure is None
+
+
+def test_a_process_that_is_killed_is_no_end_without_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crew, "_SECONDS", 0.05)
+    context = multiprocessing.get_context("spawn")
+    worker = context.Process(target=os._exit, args=(9,))
+    worker.start()
+    assert crew._next(context.Queue(), [worker]) == "a process that played seeds has ended with 9"
 
 
 # --- what is planted is found ---------------------------------------------------------------------

@@ -33,7 +33,6 @@ class Noted:
 class Actions:
     def __init__(self, world: World) -> None:
         self.world = world
-        self.doomed: set[str] = set()
 
     def checkpoint(self, machine: Machine, choice: int) -> str:
         found = machine.rows("SELECT id FROM checkpoints ORDER BY hlc DESC, id DESC LIMIT 30")
@@ -103,7 +102,6 @@ class Actions:
     def erase(self, machine: Machine, a: int, b: int) -> None:
         found = self.checkpoint(machine, a)
         if found and self._has_met_the_replica(machine):
-            self.doomed |= {row[0] for row in machine.node.store.rows("bodies_of", (found,))}
             with Noted(machine) as service:
                 retention.erase(service.node, found, f"reason {b}")
 
@@ -113,7 +111,6 @@ class Actions:
         policy = ("revisions:1", "revisions:2", "legal_hold", "default")[b % 4]
         with Noted(machine) as service:
             tasks.change(service.node, f"task {a % 2}", retention=policy)
-            self.doomed |= {doomed.entry_id for doomed in retention.plan(service.node)}
             retention.run(service.node)
 
     def _has_met_the_replica(self, machine: Machine) -> bool:

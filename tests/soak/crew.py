@@ -5,9 +5,10 @@ from __future__ import annotations
 import _sqlite3
 import ctypes
 import multiprocessing
+import queue
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from soak.play import Played, play
 from soak.schedule import Plan, plan
 
 _SINGLE_THREAD, _COUNT_MEMORY = 1, 9  # SQLite's numbers of what can be configured
+_SECONDS = 5.0
 
 
 def _use_sqlite_alone() -> None:
@@ -59,7 +61,7 @@ def together(seeds: range, jobs: int) -> Iterator[Played]:
     left = jobs
     try:
         while left:
-            found = results.get()
+            found = _next(results, workers)
             if isinstance(found, str):
                 raise RuntimeError(found)
             if found is None:
@@ -70,6 +72,16 @@ def together(seeds: range, jobs: int) -> Iterator[Played]:
         for worker in workers:
             worker.terminate()
             worker.join()
+
+
+def _next(results: Any, workers: list[Any]) -> Any:
+    """What one of them says; one that was killed says nothing."""
+    while True:
+        dead = [worker.exitcode for worker in workers if worker.exitcode]
+        with suppress(queue.Empty):
+            return results.get(timeout=_SECONDS)
+        if dead:
+            return f"a process that played seeds has ended with {dead[0]}"
 
 
 def _work(seeds: range, results: Any) -> None:

@@ -62,6 +62,11 @@ def _owned_twice(homes: dict[Machine, _Home], at_replica: set[tuple[str, str]]) 
     return any(len(each) > 1 and entry in untold for entry, each in claims.items())
 
 
+def _jump(present_ms: int, choice: int) -> int:
+    others = [ms for ms in _JUMPS if ms != present_ms]
+    return others[choice % len(others)]
+
+
 class Faults:
     def __init__(self, world: World, actions: Actions) -> None:
         self.world = world
@@ -174,7 +179,7 @@ class Faults:
 
     def clock_jump(self, machine: Machine, a: int, b: int) -> None:
         self.world.struck("clock_jump")
-        machine.skew_ms = _JUMPS[a % len(_JUMPS)]
+        machine.skew_ms = _jump(machine.skew_ms, a)
         machine.exchanger.hurry()
 
     def clock_drift(self, machine: Machine, a: int, b: int) -> None:
@@ -184,7 +189,7 @@ class Faults:
 
     def replica_clock_jump(self, machine: Machine, a: int, b: int) -> None:
         self.world.struck("replica_clock_jump")
-        self.world.replica_skew_ms = _JUMPS[a % len(_JUMPS)]
+        self.world.replica_skew_ms = _jump(self.world.replica_skew_ms, a)
 
     # --- copies -----------------------------------------------------------------------------------
 
@@ -227,8 +232,10 @@ class Faults:
         self.world.struck("device_restore")
         machine.wire.land()
         machine.restore(machine.backup)
-        left = machine.entry_ids()
+        left, sent = machine.entry_ids(), {name for name, _ in at_replica}
+        lost = {name: body for name, body in machine.told.items() if name not in left}
         machine.told = {name: body for name, body in machine.told.items() if name in left}
+        self.world.returning |= {name: body for name, body in lost.items() if name in sent}
 
     def replica_restore(self, machine: Machine, a: int, b: int) -> None:
         if self.world.ground.has_backup():
@@ -255,6 +262,10 @@ class Faults:
             machine.wire.lose()
             machine.unplug()
         self.world.ground.restore()
+        left = {entry for home in homes.values() for entry in home.entries} | kept
+        names = {name for name, _ in left}
+        returning = self.world.returning
+        self.world.returning = {name: returning[name] for name in returning.keys() & names}
 
     # --- people -----------------------------------------------------------------------------------
 

@@ -128,6 +128,16 @@ class Ground:
         text = f"SELECT {LOG} FROM syncd.log WHERE cloud_seq > %s ORDER BY cloud_seq"
         return self.sql(text, after)
 
+    def views(self) -> set[tuple[Any, ...]]:
+        """Which entry of each checkpoint counts, and the conflicts."""
+        current = "SELECT id, entry_id::text FROM syncd.checkpoints"
+        differ = "SELECT id::text, kind, winner::text, loser::text, state FROM syncd.conflicts"
+        return {*self.sql(current), *self.sql(differ)}
+
+    def devices_of_others(self, login: Login) -> set[str]:
+        text = "SELECT device_id::text FROM syncd.devices WHERE login <> %s"
+        return {row[0] for row in self.sql(text, login.role)}
+
     def last(self) -> int:
         return int(self.sql("SELECT cloud_seq FROM syncd.organizations")[0][0])
 

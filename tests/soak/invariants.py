@@ -6,6 +6,7 @@ and winners is written down once more.
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Any, NamedTuple
 
 import orjson
@@ -25,7 +26,6 @@ SCHEDULED = "a backlog implies a scheduled attempt"
 CONVERGE = "everyone converges"
 PROVE = "prove is clean"
 
-# What a chain value vouches for is read once, what may change under it each time.
 _CHANGING = "SELECT seq, chain, effective_hlc, cloud_seq, refused, purged, length(body) FROM log"
 _CHAINED = (
     "SELECT entry_id, device_id, device_seq, entity, entity_id, op, bases, hlc, actor, at, key_id,"
@@ -76,6 +76,14 @@ class _Log(NamedTuple):
     known: frozenset[Any]
 
 
+class _Read(NamedTuple):
+    """What was read of a database since it was opened, by chain value: what that vouches for does
+    not change meanwhile, but for what is seen of it with each look."""
+
+    chained: dict[bytes, tuple[Any, ...]]
+    sound: set[tuple[Any, ...]]
+
+
 class Watcher:
     """Looks at what has changed."""
 
@@ -83,12 +91,12 @@ class Watcher:
         self.world = world
         self._versions: dict[Machine, tuple[Any, int]] = {}
         self._logs: dict[Machine, _Log] = {}
-        self._sound: set[tuple[Any, ...]] = set()
-        self._chained: dict[bytes, tuple[Any, ...]] = {}
+        self._read: dict[sqlite3.Connection, _Read] = {}
         self._seen: dict[frozenset[Any], tuple[Any, str]] = {}
         self._replica: list[tuple[Any, ...]] = []
         self._restored = 0
         self._calls = -1
+        self._compared = (0, 0)
         self._bases: dict[str, list[str]] = {}
 
     def look(self) -> None:
@@ -136,6 +144,7 @@ class Watcher:
         views = [machine.rows(text) for text in _VIEWS]
         self._look_at_heads(machine, log, views[0])
         self._look_at_views(machine, log, views)
+        self._look_at_replicas_views(machine, log, views)
 
     def _log(self, machine: Machine) -> _Log:
         """What follows from a log alone is worked out when it has changed: most of what a daemon
@@ -145,10 +154,10 @@ class Watcher:
         if log is None or log.found != found:
             rows = [self._row(machine, *each) for each in found]
             self._look_at_chains(machine, rows)
-            log = self._logs[machine] = self._read(found, rows)
+            log = self._logs[machine] = self._follows(found, rows)
         return log
 
-    def _read(self, found: list[tuple[Any, ...]], rows: list[Row]) -> _Log:
+    def _follows(self, found: list[tuple[Any, ...]], rows: list[Row]) -> _Log:
         versions: dict[str, list[Row]] = {}
         for row in rows:
             if row.entity == "checkpoint" and row.refused is None:
@@ -166,12 +175,13 @@ class Watcher:
         )
 
     def _row(self, machine: Machine, seq: int, chain: bytes, *changing: Any) -> Row:
-        if chain not in self._chained:
-            [self._chained[chain]] = machine.rows(_CHAINED, seq)
-        row = Row(*self._chained[chain], *changing)
+        read = self._read.setdefault(machine.inspector, _Read({}, set()))
+        if chain not in read.chained:
+            [read.chained[chain]] = machine.rows(_CHAINED, seq)
+        row = Row(*read.chained[chain], *changing)
         state = chain, *changing[2:]
-        if state not in self._sound:
-            self._sound.add(state)
+        if state not in read.sound:
+            read.sound.add(state)
             self._look_at_row(machine, row, seq)
         return row
 
@@ -212,6 +222,11 @@ class Watcher:
         for cursor, batch in machine.rows(newest):
             if cursor <= len(self._replica) and self._replica[cursor - 1][1] == batch:
                 return int(cursor)
+            if (cursor, batch) not in self.world.gone:
+                raise BrokenError(
+                    CONTIGUOUS,
+                    f"{machine.home.name} is at number {cursor}, which the replica never gave out",
+                )
         return 0
 
     def _is_quarantined(self, machine: Machine, numbers: list[int]) -> bool:
@@ -276,6 +291,20 @@ class Watcher:
                 raise BrokenError(
                     HEADS, f"{machine.home.name} and {whose} have the same log, and not {differ}"
                 )
+
+    def _look_at_replicas_views(self, machine: Machine, log: _Log, views: list[Any]) -> None:
+        """So has the replica, as soon as one machine has just what it has."""
+        state = self.world.restored, len(self._replica)
+        if state == self._compared or len(log.found) != len(self._replica):
+            return
+        here = {(chain, number, hlc, refused) for _, chain, hlc, number, refused, *_ in log.found}
+        if here != {(row[5], row[0], row[6], row[7]) for row in self._replica}:
+            return
+        self._compared = state
+        mine = {row[:2] for row in views[0]} | set(views[1])
+        if differ := mine ^ self.world.ground.views():
+            who = f"{machine.home.name} and the replica"
+            raise BrokenError(HEADS, f"{who} have the same log, and not {differ}")
 
     # --- what is to be done -----------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from syncd.daemon.exchanger import Exchanger
 from syncd.errors import SyncdError
 from syncd.node import Node, whereabouts
 from syncd.replica.login import Login
+from syncd.sql import queries
 
 if TYPE_CHECKING:
     from soak.world import World
@@ -215,6 +216,14 @@ class Machine(Device):
         self.open()
 
     # --- looking at it ----------------------------------------------------------------------------
+
+    def own_entries(self) -> set[str]:
+        """What it wrote and still has, and may send: not what the replica refused, nor what it has
+        heard of from another login."""
+        ids = {row[0] for row in self.rows(queries()["own_ids"])}
+        ids -= self.world.ground.devices_of_others(self.login)
+        rows = self.rows("SELECT entry_id, device_id FROM log WHERE refused IS NULL")
+        return {entry for entry, device in rows if device in ids}
 
     @property
     def inspector(self) -> sqlite3.Connection:

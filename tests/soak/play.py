@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from contextlib import closing
 from typing import NamedTuple
@@ -35,6 +36,7 @@ class Played(NamedTuple):
     operations: int
     faults: Counter[str]
     entries: int
+    digest: str
     failure: Failure | None
     history: tuple[str, ...]
 
@@ -45,7 +47,15 @@ def play(plan: Plan, ground: Ground) -> Played:
         failure = game.run()
         operations = sum(not step.is_fault for step in plan.steps)
         history = tuple(game.history)
-        return Played(plan, operations, world.faults, game.entries, failure, history)
+        digest = "" if failure else _digest(world)
+        return Played(plan, operations, world.faults, game.entries, digest, failure, history)
+
+
+def _digest(world: World) -> str:
+    """Of all logs: the same seed ends with the same, byte for byte."""
+    text = "SELECT seq, chain, effective_hlc, cloud_seq, refused, purged FROM log ORDER BY seq"
+    logs = [(machine.home.name, machine.rows(text)) for machine in world.machines]
+    return hashlib.sha256(repr(logs).encode()).hexdigest()
 
 
 class _Game:
@@ -135,6 +145,9 @@ class _Game:
         if not self.world.faults["replica_restore"]:
             lacks = {m.home.name: machine_proof(m) for m in self.world.machines}
             raise BrokenError(PROVE, f"{lacks}")
+        for machine in self.world.machines:
+            if kept := set(machine_proof(machine).missing_in_cloud) & machine.own_entries():
+                raise BrokenError(PROVE, f"{machine.home.name} has not sent {sorted(kept)} again")
         ground = self.world.ground
         ground.cloud.admin.set_recovery(ground.organization, is_open=True)
         for machine in self.world.machines:
@@ -152,7 +165,7 @@ class _Game:
     def _compare(self) -> None:
         told = {
             name: body for machine in self.world.machines for name, body in machine.told.items()
-        }
+        } | self.world.returning
         fresh = self.world.join(self.world.home(), self.world.login(), 0)
         with self.world.acting(fresh):
             fresh.sync()
@@ -166,20 +179,23 @@ class _Game:
         for machine in self.world.machines:
             if not machine_proof(machine).ok:
                 raise BrokenError(PROVE, f"{machine.home.name}: {machine_proof(machine)}")
-        lost = {
-            name
-            for name, body in told.items()
-            if found.get(name) != body
-            and name not in self.actions.doomed
-            and not _refused(fresh, name)
-        }
+        gone = _refused(fresh) | (_purged(fresh) & {n for n, body in found.items() if body is None})
+        lost = {name for name, body in told.items() if found.get(name) != body and name not in gone}
         if lost:
             raise BrokenError(LOST, f"{sorted(lost)}")
 
 
-def _refused(machine: Machine, entry_id: str) -> bool:
-    text = "SELECT refused FROM log WHERE entry_id = ? AND refused IS NOT NULL"
-    return bool(machine.rows(text, entry_id))
+def _refused(machine: Machine) -> set[str]:
+    return {row[0] for row in machine.rows("SELECT entry_id FROM log WHERE refused IS NOT NULL")}
+
+
+def _purged(machine: Machine) -> set[str]:
+    """What somebody wanted to be gone, and the replica has agreed to."""
+    text = (
+        "SELECT n.value FROM log l, json_each(l.meta, '$.entries') n"
+        " WHERE l.entity = 'purge' AND l.refused IS NULL"
+    )
+    return {row[0] for row in machine.rows(text)}
 
 
 def machine_proof(machine: Machine) -> proof.Proof:

@@ -10,6 +10,7 @@ import random
 from typing import NamedTuple
 
 OPERATIONS = 200
+FEWEST_FAULTS = 20
 _EXTRA_FAULTS = 8
 _SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 _CHOICES = 1_000

@@ -58,7 +58,11 @@ class World:
         self.events: list[str] = []
         self.replica_skew_ms = 0
         self.restored = 0
+        # Numbers and batches of histories that the replica has forgotten.
+        self.gone: set[tuple[int, str]] = set()
         self.calls = 0
+        # What a restored machine has lost and the replica has.
+        self.returning: dict[str, bytes] = {}
         self._granted: dict[str, tuple[str, str]] = {}
         self._released: set[str] = set()
         self._acting: list[Machine] = []
@@ -141,6 +145,7 @@ class World:
     def new_history(self) -> None:
         """The replica was restored: numbers are given out anew, and with them what was claimed."""
         self.restored += 1
+        self.gone |= {(row[0], row[1]) for row in self.ground.log()}
         self._granted = {}
 
     def lasting(self, steps: int, end: Callable[[], None]) -> None:
