@@ -292,7 +292,11 @@ class Faults:
             self.world.struck("rotate")
 
     def _rotate(self, machine: Machine, a: int, b: int) -> bool:
-        """Another key. A copy that is brought back afterwards has an id whose key is gone."""
+        """Another key, to seal with or to sign with. A copy that is brought back after the latter
+        has an id whose key is gone."""
+        if self.world.keys and b % 3 == 0:
+            self.world.add_key()
+            return True
         if self._shared(machine, machine.entry_ids()):
             return False
         machine.rotated = True

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from devices import Device, folder, share_key
+from devices import Device, folder
 
 from soak.disk import Disk, shim
 from soak.network import Line, Wire
@@ -19,6 +19,7 @@ from syncd import CheckpointService, config
 from syncd.daemon import exchanger
 from syncd.daemon.exchanger import Exchanger
 from syncd.errors import SyncdError
+from syncd.keychain import Keychain
 from syncd.node import Node, whereabouts
 from syncd.replica.login import Login
 from syncd.sql import queries
@@ -31,10 +32,12 @@ _FOLDERS = ("keys", "backups", "run", "log")
 
 
 @cache
-def _settings() -> config.Settings:
+def _settings(encryption: str) -> config.Settings:
     """A replica is configured: which one, the machine knows."""
     found = {value.setting.name: value for value in config.load(Path("/none")).explained()}
-    changed = {"cloud.dsn": "simulated", "store.busy_seconds": 0.5}
+    changed = {
+        "cloud.dsn": "simulated", "store.busy_seconds": 0.5, "encryption": encryption,
+    }  # fmt: skip
     return config.Settings(
         {name: v._replace(value=changed.get(name, v.value)) for name, v in found.items()}
     )
@@ -60,7 +63,7 @@ class _Node(Node):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine.home)
         self._machine = machine
-        self._settings = _settings()
+        self._settings = _settings(machine.world.plan.encryption)
 
     def replica(self) -> Line:
         return self._machine.line()
@@ -126,11 +129,15 @@ class Machine(Device):
 
     def open(self) -> None:
         with self.world.acting(self):
-            share_key(self.home)
+            self.take_keys()
             self.node, self.service = self.program()
             self._daemon_node = _Node(self)
             self.exchanger = _Daemon(self, self._daemon_node)
             self._pipe = self.exchanger._bell, self.exchanger._rope
+
+    def take_keys(self) -> None:
+        for key in self.world.keys:
+            Keychain(self.home, lambda _: "").add(key)
 
     def program(self) -> tuple[Node, CheckpointService]:
         """One more that has the home open."""

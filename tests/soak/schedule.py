@@ -9,11 +9,14 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
+from syncd.keychain import END_TO_END
+
 OPERATIONS = 200
 FEWEST_FAULTS = 20
 _EXTRA_FAULTS = 8
 _SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 _CHOICES = 1_000
+_SEALED_EVERY = 4
 
 # How often each of these happens, among all that users and daemons do.
 _WEIGHTS = {
@@ -62,6 +65,7 @@ class Plan(NamedTuple):
     skews: tuple[int, ...]
     batch_rows: int
     page_rows: int
+    encryption: str
     steps: tuple[Step, ...]
 
     def only(self, numbers: frozenset[int]) -> Plan:
@@ -77,7 +81,8 @@ def plan(seed: int) -> Plan:
         # Not before there is something that can go wrong.
         whats.insert(chance.randrange(15, len(whats)), fault)
     steps = tuple(_step(number, what, chance) for number, what in enumerate(whats))
-    return Plan(seed, skews, *sizes, steps)
+    encryption = END_TO_END if seed % _SEALED_EVERY == 0 else "none"
+    return Plan(seed, skews, *sizes, encryption, steps)
 
 
 def _step(number: int, what: str, chance: random.Random) -> Step:

@@ -25,6 +25,7 @@ from soak.schedule import Plan
 from syncd import clock, disk, entry, exchange, seal, sync, tenure
 from syncd.daemon import exchanger
 from syncd.errors import SyncdError
+from syncd.keychain import END_TO_END, DataKey
 from syncd.replica import device as replica_device
 from syncd.replica.login import Login
 
@@ -63,6 +64,10 @@ class World:
         self.calls = 0
         # What a restored machine has lost and the replica has.
         self.returning: dict[str, bytes] = {}
+        # What everybody's homes seal with, the newest last; carried from each to each by hand.
+        self.keys: list[DataKey] = []
+        if plan.encryption == END_TO_END:
+            self.add_key()
         self._granted: dict[str, tuple[str, str]] = {}
         self._released: set[str] = set()
         self._acting: list[Machine] = []
@@ -166,6 +171,12 @@ class World:
         waiting, self._lasting = self._lasting, []
         for _, end in waiting:
             end()
+
+    def add_key(self) -> None:
+        made_at = clock.iso(self.now_ms)
+        self.keys.append(DataKey.of(self._ids.randbytes(32), END_TO_END, made_at))
+        for machine in self.machines:
+            machine.take_keys()
 
     # --- machines ---------------------------------------------------------------------------------
 
