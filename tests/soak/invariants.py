@@ -115,7 +115,7 @@ class Watcher:
         ground = self.world.ground
         if self._restored != self.world.restored:
             self._restored, self._replica = self.world.restored, []
-            self._versions = {}
+            self._versions, self._calls = {}, -1
         if self._calls == self.world.calls:
             return
         self._calls = self.world.calls
