@@ -34,6 +34,11 @@ class Journal:
         with self._lock:
             self.faults[kind] += 1
 
+    def aloud(self, what: str) -> None:
+        """What whoever watches the run should know too."""
+        self.note("NOTE", what)
+        print(f"Note        {what}", flush=True)
+
     def problem(self, what: str) -> None:
         """What must not happen, whatever is done to the processes."""
         self.note("PROBLEM", what)

@@ -61,8 +61,10 @@ class Machine:
         self.home = home
         self.line = line
         self.environment = {**world.environment, **_SETTINGS, **settings, "SYNCD_HOME": str(home)}
+        self.disk: Disk | None = None
         self.daemon = 0
         self.agents: list[int] = []
+        self.commands: list[int] = []
 
     def __str__(self) -> str:
         return self.name
@@ -77,6 +79,7 @@ class Machine:
         self.daemon = self._world.nursery.start(
             nursery.PROGRAM, [*program, *words], self.environment, self.daemon_out
         )
+        self._admit(self.daemon)
         self._world.journal.note("start daemon", f"{self} process {self.daemon}")
 
     def start_agent(self, dice: random.Random) -> int:
@@ -86,10 +89,15 @@ class Machine:
         out = self._world.place(self, "agent")
         pid = self._world.nursery.start(nursery.AGENT, words, self.environment, out)
         self.agents.append(pid)
+        self._admit(pid)
         return pid
 
+    def _admit(self, pid: int) -> None:
+        if self.disk:
+            self.disk.admit(pid)
+
     def processes(self) -> list[int]:
-        return [self.daemon, *self.agents] if self.daemon else []
+        return [pid for pid in (self.daemon, *self.agents, *self.commands) if pid]
 
     def run(self, *words: str, stdin: Path | None = None, seconds: float = _SECONDS) -> Done:
         """A command, to its end."""
@@ -98,8 +106,10 @@ class Machine:
 
     def begin(self, *words: str, stdin: Path | None = None) -> tuple[int, Path]:
         out = self._world.place(self, "command")
-        started = self._world.nursery.start(nursery.COMMAND, words, self.environment, out, stdin)
-        return started, out
+        pid = self._world.nursery.start(nursery.COMMAND, words, self.environment, out, stdin)
+        self.commands.append(pid)
+        self._admit(pid)
+        return pid, out
 
     def finish(self, pid: int, out: Path, words: tuple[str, ...], seconds: float) -> Done:
         deadline = time.monotonic() + seconds
@@ -107,8 +117,10 @@ class Machine:
             if time.monotonic() > deadline:
                 self._world.nursery.send(pid, signal.SIGKILL)
                 self._world.journal.problem(f"{self}: {words} did not end in {seconds:.0f} s")
-                return Done(words, -9, *said(out))
+                code = -signal.SIGKILL
+                break
             time.sleep(0.005)
+        self.commands.remove(pid)
         return Done(words, code, *said(out))
 
     # --- looking inside -------------------------------------------------------------------------
@@ -198,6 +210,7 @@ class World:
         if number == 2:
             home = self._small_disk() / name
         made = Machine(self, name, home, line, **settings)
+        made.disk = self.disk if number == 2 else None
         word = self.folder / "login"
         word.write_text(link.at_port(dsn, line.port))
         self._ok(made, "login", "-", stdin=word)
@@ -205,7 +218,9 @@ class World:
         self.machines.append(made)
 
     def _small_disk(self) -> Path:
-        self.disk = Disk(self.folder / "small", lambda: self.machines[2].processes())
+        self.disk = Disk(
+            self.folder / "small", lambda: self.machines[2].processes(), self.journal.aloud
+        )
         self._last.callback(self.disk.close)
         return self.disk.place
 

@@ -4,7 +4,9 @@ proves that nothing is lost; with a defect planted it says so."""
 from __future__ import annotations
 
 import os
+import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -15,15 +17,21 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from counts import full
 
+from chaos import disk as disks
 from chaos import nursery
+from chaos.disk import Disk
 from chaos.faults import FAULTS
+from chaos.journal import Journal
 from chaos.line import Line
 from chaos.plan import LINES, timetable
 from chaos.plants import PLANTS
+from chaos.world import Machine, World
 
 ROOT = Path(__file__).parents[1]
 
@@ -141,6 +149,91 @@ def test_a_number_that_is_given_out_again_belongs_to_the_new_process(
         monkeypatch.setattr(os, "waitpid", lambda _pid, _how: (0, 0))
         assert children.start(nursery.PROGRAM, words, {}, "", "") == first
         assert children.ended(first) is None
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """With three machines on which nothing runs."""
+    made = World(tmp_path, Journal(tmp_path / "journal"))
+    made.machines = [Machine(made, f"machine-{n}", tmp_path, SimpleNamespace()) for n in range(3)]  # type: ignore[arg-type]
+    return made
+
+
+# --- a full disk ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def sleeper() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def largest(pid: int) -> int:
+    return resource.prlimit(pid, resource.RLIMIT_FSIZE)[0]
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="no limit for another process here")
+
+
+@linux
+def test_a_file_system_that_cannot_be_made_smaller_is_told_and_files_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mount(words: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        refused = words[2].startswith("remount") and words[2] != allowed
+        return subprocess.CompletedProcess(words, int(refused), "", "mount: too small\n")
+
+    allowed = "remount,size=2g"
+    monkeypatch.setattr(disks.subprocess, "run", mount)  # type: ignore[attr-defined]
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    told: list[str] = []
+    with sleeper() as pid:
+        before = largest(pid)
+        disk = Disk(tmp_path / "small", lambda: [pid], told.append)
+        assert disk.mounted
+        assert disk.fill()
+        assert "mount: too small" in told[0]
+        assert largest(pid) == 64_000
+        disk.empty()
+        assert largest(pid) == before
+    allowed = ""
+    with pytest.raises(OSError, match="stays full: mount: too small"):
+        disk.empty()
+
+
+@linux
+def test_without_a_program_that_mounts_files_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    disk = Disk(tmp_path / "small", list, pytest.fail)
+    assert not disk.mounted
+    assert disk.fill()
+
+
+@linux
+@pytest.mark.parametrize("role", [nursery.AGENT, nursery.COMMAND, nursery.PROGRAM])
+def test_who_is_started_while_the_disk_is_full_finds_no_room_either(
+    role: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    machine = world.machines[2]
+    machine.disk = Disk(world.folder / "small", machine.processes, pytest.fail)
+    start: dict[str, Any] = {
+        nursery.AGENT: lambda: machine.start_agent(random.Random(1)),
+        nursery.COMMAND: lambda: machine.begin("status"),
+        nursery.PROGRAM: machine.start_daemon,
+    }
+    with sleeper() as pid:
+        world.nursery = SimpleNamespace(start=lambda *_: pid)  # type: ignore[assignment]
+        before = largest(pid)
+        machine.disk.fill()
+        start[role]()
+        assert largest(pid) == 64_000
+        machine.disk.empty()
+        assert largest(pid) == before
 
 
 # --- runs -----------------------------------------------------------------------------------------
