@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -13,7 +14,7 @@ from contextlib import suppress
 from chaos import network
 from chaos.agent import SHARED, TASKS
 from chaos.plan import Act
-from chaos.world import Machine, World, said
+from chaos.world import Done, Machine, World, said
 
 Fault = Callable[[World, random.Random], None]
 # Commands that a user may type at any time; `{n}` is a number of a task or shared checkpoint.
@@ -24,8 +25,17 @@ COMMANDS = (
     "checkpoint update shared-{n} --decision typed", "message send hello --to typed --from chaos",
     "task set {task} --title renamed", "status", "handoff request --task {task} --agent typed",
 )  # fmt: skip
-# The replica's absence, a full disk, what has not arrived, what another did meanwhile; not damage.
-_USUAL_CODES = {0, 1, 3, 4, 6, 7}
+# The replica's absence, a full disk, what has not arrived, what another did meanwhile.
+_USUAL_EXITS = {0, 1, 3, 4, 6, 7}
+# Errors that tell of damage, or of what nobody has foreseen, whatever the exit code.
+_DAMAGE = {"corrupt", "view_damaged", "replica_tampered", "diverged", "exists", "error"}
+# Which is what a full disk is called where no database is involved.
+_NO_ROOM = tuple(
+    f"the system refused: {os.strerror(number)}"
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+)
+# The outermost brace of a document, which is printed last.
+_WHOLE = "\n}\n"
 
 _FULL = "Error: the disk is full"
 _MEND_SECONDS = 30.0
@@ -82,19 +92,29 @@ def _ended_by_itself(world: World, machine: Machine) -> None:
 
 def kill_command(world: World, dice: random.Random) -> None:
     """Begin a command, and end it somewhere in its midst; some come to their own end before."""
-    machine, words = dice.choice(world.machines), _typed(dice)
+    machine, words = dice.choice(world.machines), (*_typed(dice), "--json")
     pid, out = machine.begin(*words)
     time.sleep(dice.uniform(0.005, dice.choice((0.1, 0.3, 2.0))))
     killed = world.nursery.send(pid, signal.SIGKILL)
     done = machine.finish(pid, out, words, 1)
-    if words[:2] == ("checkpoint", "create") and done.out.endswith("\n"):
-        world.told(machine, done.out.strip())
+    if words[:2] == ("checkpoint", "create") and (done.code == 0 or done.out.endswith(_WHOLE)):
+        world.told(machine, done.json()["metadata"]["checkpoint_id"])
     if killed:
         world.journal.killed("command", f"{machine} syncd {' '.join(words)}")
-        return
-    world.journal.fault("command done", f"{machine} {done.code} syncd {' '.join(words)}")
-    if done.code not in _USUAL_CODES:
-        world.journal.problem(f"{machine}: syncd {' '.join(words)} ended with {done.code}: {out}")
+    else:
+        world.journal.fault("command done", f"{machine} {done.code} syncd {' '.join(words)}")
+        if problem := wrong(done):
+            world.journal.problem(f"{machine}: syncd {' '.join(words)} {problem}: {out}")
+
+
+def wrong(done: Done) -> str:
+    """How a command ended that should not have ended so."""
+    code, message = done.error
+    if done.code not in _USUAL_EXITS:
+        return f"ended with {done.code}"
+    if code in _DAMAGE and not message.startswith(_NO_ROOM):
+        return f"ended with the error `{code}`"
+    return "failed without a word" if done.code and not code and not done.out else ""
 
 
 def _typed(dice: random.Random) -> tuple[str, ...]:

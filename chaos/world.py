@@ -51,6 +51,14 @@ class Done(NamedTuple):
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def error(self) -> tuple[str, str]:
+        """Code and message of what a command with --json has told of, as its last words."""
+        with suppress(ValueError, LookupError, TypeError):
+            told = json.loads(self.err.rstrip("\n").rpartition("\n")[2])["error"]
+            return told["code"], told["message"]
+        return "", ""
+
 
 class Machine:
     """A home, its daemon, its agents, and its way to the server."""

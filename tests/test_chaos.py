@@ -3,6 +3,8 @@ proves that nothing is lost; with a defect planted it says so."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import random
 import re
@@ -26,12 +28,26 @@ from counts import full
 from chaos import disk as disks
 from chaos import nursery
 from chaos.disk import Disk
-from chaos.faults import FAULTS
+from chaos.faults import COMMANDS, FAULTS, wrong
 from chaos.journal import Journal
 from chaos.line import Line
 from chaos.plan import LINES, timetable
 from chaos.plants import PLANTS
-from chaos.world import Machine, World
+from chaos.world import Done, Machine, World
+from syncd.cli import printing
+from syncd.cli.app import _system, command_paths
+from syncd.errors import (
+    CheckpointCorruptionError,
+    CheckpointExistsError,
+    DatabaseCorruptError,
+    DiskFullError,
+    DivergedError,
+    ReplicaUnreachableError,
+    StaleBaseError,
+    SyncdError,
+    TamperedError,
+    ViewDamagedError,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -157,6 +173,53 @@ def world(tmp_path: Path) -> World:
     made = World(tmp_path, Journal(tmp_path / "journal"))
     made.machines = [Machine(made, f"machine-{n}", tmp_path, SimpleNamespace()) for n in range(3)]  # type: ignore[arg-type]
     return made
+
+
+# --- what agents and commands were told -----------------------------------------------------------
+
+
+def done(code: int, error: SyncdError | None = None, out: str = "") -> Done:
+    said = json.dumps({"error": error.as_dict()}) if error else ""
+    return Done(("prove", "--json"), code, out, f"Warning: beforehand\n{said}\n")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CheckpointCorruptionError, DatabaseCorruptError, ViewDamagedError, TamperedError,
+        DivergedError, CheckpointExistsError, SyncdError,
+    ],
+)  # fmt: skip
+def test_a_command_that_tells_of_damage_is_wrong_whatever_its_exit_code(
+    error: type[SyncdError],
+) -> None:
+    told = error("as it happens")
+    assert wrong(done(1, told)) == f"ended with the error `{told.code}`"
+    assert wrong(done(told.exit_code, told))
+
+
+@pytest.mark.parametrize("error", [DiskFullError, StaleBaseError, ReplicaUnreachableError])
+def test_what_chaos_does_to_a_command_is_not_wrong(error: type[SyncdError]) -> None:
+    assert wrong(done(error.exit_code, error("as it happens"))) == ""
+    assert wrong(done(0)) == wrong(done(3, out="{}")) == ""
+
+
+def test_no_room_for_a_file_is_not_wrong_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(printing, "to_nowhere", lambda _: None)
+    full_disk = _system(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "keys/data.json"))
+    assert wrong(done(1, full_disk)) == ""
+    assert wrong(done(1, _system(OSError(errno.EIO, os.strerror(errno.EIO)))))
+
+
+def test_a_command_that_fails_without_a_word_or_with_another_code_is_wrong() -> None:
+    assert wrong(done(1)) == "failed without a word"
+    assert wrong(done(99, out="{}")) == "ended with 99"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_tells_its_error_as_json(command: str) -> None:
+    [path] = [p for p in command_paths() if f"syncd {command} ".startswith(f"{p} ")]
+    assert "--json" in {opt for each in command_paths()[path].params for opt in each.opts}
 
 
 # --- a full disk ----------------------------------------------------------------------------------
