@@ -20,6 +20,7 @@ from chaos import agent, nursery, pooler
 from chaos.disk import Disk
 from chaos.journal import Journal
 from chaos.line import Line
+from chaos.notes import Told, read_notes
 from chaos.plants import PLANTS, planted_at_server
 from chaos.pooler import Pooler
 from chaos.server import Server
@@ -269,12 +270,10 @@ class World:
         with self._lock, notes.open("a") as out:
             out.write(f"{revision} -\n")
 
-    def acknowledged(self) -> dict[str, str]:
-        """The revision and the hash of each entry; `-` where the hash was not told."""
-        told = {}
-        for file in (self.folder / "notes").iterdir():
-            with suppress(ValueError):
-                for line in file.read_text().splitlines():
-                    revision, digest = line.split()
-                    told[revision] = digest
-        return told
+    def acknowledged(self) -> Told:
+        return read_notes(self.folder / "notes")
+
+    def refusals(self) -> int:
+        """How many writes were refused where the disk can be full."""
+        said_by_agents = (self.folder / "said").glob(f"{self.machines[2]}-agent-*[0-9]")
+        return sum(file.read_text().count(agent.REFUSED) for file in said_by_agents)

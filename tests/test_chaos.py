@@ -25,14 +25,18 @@ from typing import Any
 import pytest
 from counts import full
 
+from chaos import __main__ as chaos
 from chaos import disk as disks
-from chaos import nursery
+from chaos import faults, network, nursery, proof
+from chaos.agent import REFUSED, Agent
 from chaos.disk import Disk
-from chaos.faults import COMMANDS, FAULTS, wrong
+from chaos.faults import COMMANDS, FAULTS, Conductor, absent, wrong
 from chaos.journal import Journal
 from chaos.line import Line
-from chaos.plan import LINES, timetable
+from chaos.notes import read_notes
+from chaos.plan import LINES, Act, timetable
 from chaos.plants import PLANTS
+from chaos.tally import OFTEN, Tally
 from chaos.world import Done, Machine, World
 from syncd.cli import printing
 from syncd.cli.app import _system, command_paths
@@ -167,6 +171,9 @@ def test_a_number_that_is_given_out_again_belongs_to_the_new_process(
         assert children.ended(first) is None
 
 
+# --- whether a run meant anything -----------------------------------------------------------------
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """With three machines on which nothing runs."""
@@ -175,7 +182,124 @@ def world(tmp_path: Path) -> World:
     return made
 
 
+def tally_of(seconds: float, **missing: str) -> Tally:
+    """Of a run in which everything took place."""
+    found = Tally(timetable(1, seconds), missing)
+    found.done.update(kind for kind in FAULTS if kind not in missing)
+    return found
+
+
+def judged(world: World, tally: Tally, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """By that alone whether the run meant anything."""
+    monkeypatch.setattr(chaos, "proven", proof.meant)
+    return chaos._judged(world, tally)
+
+
+def note(world: World, text: str) -> None:
+    (world.folder / "notes" / "machine-0-1").write_text(text)
+
+
+def refuse(world: World, machine: str = "machine-2") -> None:
+    with (world.folder / "said" / f"{machine}-agent-1").open("a") as out:
+        out.write(f"{REFUSED}\n")
+
+
+def test_a_run_in_which_nothing_was_acknowledged_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuse(world)
+    assert not judged(world, tally_of(60), monkeypatch)
+    assert "FAILED  something was acknowledged" in capsys.readouterr().out
+    note(world, "revision hash\n")
+    assert judged(world, tally_of(60), monkeypatch)
+    assert "FAILED" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_run_of_five_minutes_without_one_kind_of_fault_fails(
+    what: str, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note(world, "revision hash\n")
+    refuse(world)
+    tally = tally_of(300)
+    assert judged(world, tally, monkeypatch)
+    del tally.done[what]
+    assert not judged(world, tally, monkeypatch)
+    assert f"{what} never took place" in capsys.readouterr().out
+
+
+def test_a_short_run_needs_the_faults_that_were_planned_often() -> None:
+    tally = Tally(timetable(1, 60), {})
+    told = " ".join(tally.missing())
+    assert "kill agent" in told
+    assert "network down" not in told
+    tally.done.update(kind for kind, planned in tally.planned.items() if planned >= OFTEN)
+    assert tally.missing() == []
+
+
+def test_without_pgbouncer_its_faults_are_said_to_be_absent_and_count_as_not_done(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(network, "isolated", lambda: True)
+    world.disk = SimpleNamespace(can_fill=True, kind="")  # type: ignore[assignment]
+    missing = absent(world)
+    assert missing.keys() == {"kill pooler", "restart pooler"}
+    note(world, "revision hash\n")
+    refuse(world)
+    tally = tally_of(300, **missing)
+    for kind in missing:
+        tally.done[kind] += FAULTS[kind](world, random.Random(1))
+    told = "kill pooler, restart pooler: PgBouncer is not installed"
+    chaos._introduce(world, tally)
+    assert told in capsys.readouterr().out
+    assert judged(world, tally, monkeypatch)
+    assert re.search(rf"ABSENT +{told}", capsys.readouterr().out)
+    assert [re.sub(" +", " ", line) for line in tally.lines() if "pooler" in line] == [
+        "kill pooler 0 of 15 PgBouncer is not installed",
+        "restart pooler 0 of 7 PgBouncer is not installed",
+    ]
+
+
+def test_where_nothing_can_be_had_all_that_needs_it_is_absent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "isolated", lambda: False)
+    assert absent(world).keys() == {"kill pooler", "restart pooler", "network down", "fill disk"}
+    world.disk = SimpleNamespace(can_fill=False, fill=lambda: False)  # type: ignore[assignment]
+    assert "fill disk" in absent(world)
+    assert not any(FAULTS[kind](world, random.Random(1)) for kind in absent(world))
+
+
+def test_acts_that_come_too_late_are_counted_as_not_done(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*_: object) -> bool:
+        time.sleep(0.3)
+        return True
+
+    monkeypatch.setitem(FAULTS, "cut line", slow)
+    monkeypatch.setitem(FAULTS, "slow line", lambda *_: False)
+    acts = {"first": [Act(0, "cut line", 1)] * 3, "second": [Act(0, "slow line", 1)]}
+    tally = Tally(acts, {})
+    Conductor(world, acts, 0.1, tally).run()
+    assert [re.sub(" +", " ", line) for line in tally.lines()] == [
+        "cut line 1 of 3 2 came too late",
+        "slow line 0 of 1",
+    ]
+
+
 # --- what agents and commands were told -----------------------------------------------------------
+
+
+def test_a_note_that_cannot_be_read_is_a_problem_and_hides_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note(world, "one hash\nnonsense\nthree hash\nfour ha")
+    told = read_notes(world.folder / "notes")
+    assert told.entries == {"one": "hash", "three": "hash"}
+    assert told.problems == ["machine-0-1: 'nonsense'"]
+    refuse(world)
+    assert not judged(world, tally_of(60), monkeypatch)
 
 
 def done(code: int, error: SyncdError | None = None, out: str = "") -> Done:
@@ -297,6 +421,51 @@ def test_who_is_started_while_the_disk_is_full_finds_no_room_either(
         assert largest(pid) == 64_000
         machine.disk.empty()
         assert largest(pid) == before
+
+
+def test_an_agent_says_that_it_was_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        agent._going = False
+        raise DiskFullError("no room")
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    for step in ("_create", "_update", "_share", "_finalize"):
+        monkeypatch.setattr(Agent, step, refused)
+    agent = Agent(tmp_path / "home", "ann", tmp_path / "notes", random.Random(1))
+    agent.work()
+    assert capsys.readouterr().out == f"{REFUSED}\n"
+
+
+def test_a_full_disk_that_refuses_nothing_fails_the_run(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note(world, "revision hash\n")
+    refuse(world, "machine-1")
+    tally = tally_of(60)
+    assert not judged(world, tally, monkeypatch)
+    assert "FAILED  a full disk refused writes" in capsys.readouterr().out
+    del tally.done["fill disk"]
+    assert judged(world, tally, monkeypatch)
+
+
+def test_a_disk_stays_full_until_it_has_refused_a_write(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(_: float) -> None:
+        said.append("waits")
+        if len(said) == 3:
+            refuse(world)
+
+    said: list[str] = []
+    refuse(world)
+    monkeypatch.setattr(faults.time, "sleep", sleep)  # type: ignore[attr-defined]
+    world.disk = SimpleNamespace(fill=lambda: True, empty=lambda: said.append("empty"))  # type: ignore[assignment]
+    assert FAULTS["fill disk"](world, random.Random(1))
+    assert said == ["waits", "waits", "waits", "empty"]
+    world.disk = SimpleNamespace(fill=lambda: False)  # type: ignore[assignment]
+    assert not FAULTS["fill disk"](world, random.Random(1))
 
 
 # --- runs -----------------------------------------------------------------------------------------
