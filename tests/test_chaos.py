@@ -340,6 +340,24 @@ def test_a_command_that_fails_without_a_word_or_with_another_code_is_wrong() -> 
     assert wrong(done(99, out="{}")) == "ended with 99"
 
 
+def test_what_a_command_says_that_it_wrote_is_noted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: str, words: list[str], environment: dict[str, str], out: Path, *__: Any) -> int:
+        with out.open("w") as said:
+            subprocess.run([syncd, *words], env=environment, stdout=said, check=True)
+        return 1
+
+    syncd = Path(sys.executable).with_name("syncd")
+    world.machines = world.machines[:1]
+    world.nursery = SimpleNamespace(start=start, send=lambda *_: False, ended=lambda _: 0)  # type: ignore[assignment]
+    words = ("checkpoint", "create", "--task", "one", "--agent", "ann")
+    monkeypatch.setattr(faults, "_typed", lambda _: words)
+    assert not FAULTS["kill command"](world, random.Random(1))
+    [(written,)] = world.machines[0].sql("SELECT id FROM checkpoints")
+    assert read_notes(world.folder / "notes").entries == {written: "-"}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_tells_its_error_as_json(command: str) -> None:
     [path] = [p for p in command_paths() if f"syncd {command} ".startswith(f"{p} ")]
