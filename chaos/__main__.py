@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chaos import network
-from chaos.faults import Conductor
+from chaos.faults import Conductor, absent
 from chaos.journal import Journal
 from chaos.plan import timetable
 from chaos.plants import PLANTS
 from chaos.proof import few, proven
+from chaos.tally import Tally
 from chaos.world import World
 
 # A run of ten minutes that kills fewer proves too little.
@@ -65,24 +66,32 @@ def _run(world: World, options: argparse.Namespace, seed: int) -> bool:
     _say(f"Chaos for {options.seconds:g} s, seed {seed}"
          + (f", planted: {options.plant}" if options.plant else ""))  # fmt: skip
     world.build(options.machines)
-    _say(f"Journal     {world.journal.file}")
-    _say(f"Network     {_network()}")
-    _say(f"Pooler      {'PgBouncer' if world.pooler else 'none: PgBouncer is not installed'}")
-    _say(f"Full disk   {world.disk.kind if world.disk else 'none: needs three machines'}")
+    planned = timetable(seed, options.seconds)
+    tally = Tally(planned, absent(world))
+    _introduce(world, tally)
     dice = random.Random(seed)
     for machine in world.machines:
         machine.start_daemon()
         for _ in range(options.agents):
             machine.start_agent(dice)
     world.await_daemons()
-    Conductor(world, timetable(seed, options.seconds), options.seconds).run()
+    Conductor(world, planned, options.seconds, tally).run()
     world.journal.note("the last fault")
-    good = _judged(world)
-    _report(world)
+    good = _judged(world, tally)
+    _report(world, tally)
     if options.seconds >= _LONG_SECONDS and world.journal.kills.total() < _ENOUGH:
         _say(f"Fewer than {_ENOUGH:,} were killed: this run proves too little.")
         return False
     return good
+
+
+def _introduce(world: World, tally: Tally) -> None:
+    _say(f"Journal     {world.journal.file}")
+    _say(f"Network     {_network()}")
+    _say(f"Pooler      {'PgBouncer' if world.pooler else 'none: PgBouncer is not installed'}")
+    _say(f"Full disk   {world.disk.kind if world.disk else 'none: needs three machines'}")
+    for kinds in tally.not_here():
+        _say(f"ABSENT      {kinds}")
 
 
 def _network() -> str:
@@ -90,10 +99,12 @@ def _network() -> str:
     return f"a proxy for each machine, {own if network.isolated() else 'no network of its own'}"
 
 
-def _judged(world: World) -> bool:
+def _judged(world: World, tally: Tally) -> bool:
     _say("\nProof")
     good = True
-    for check in proven(world):
+    for kinds in tally.not_here():
+        _say(f"  {'ABSENT':<7} {kinds}")
+    for check in proven(world, tally):
         good = good and not check.problems
         _say(f"  {'FAILED' if check.problems else 'ok':<7} {check.name}")
         for problem in few(check.problems):
@@ -102,17 +113,20 @@ def _judged(world: World) -> bool:
     return good
 
 
-def _report(world: World) -> None:
+def _report(world: World, tally: Tally) -> None:
     journal = world.journal
     _say("\nKilled with -9")
     for kind, count in sorted(journal.kills.items()):
         _say(f"  {kind:<18} {count:>6,}")
     _say(f"  {'total':<18} {journal.kills.total():>6,}")
-    _say("Other faults")
-    for kind, count in sorted(journal.faults.items()):
+    _say("Faults that took place, of those that were planned")
+    for line in tally.lines():
+        _say(f"  {line}")
+    _say("Besides")
+    for kind, count in sorted(journal.outcomes.items()):
         _say(f"  {kind:<18} {count:>6,}")
     [(entries,)] = world.server.sql("SELECT count(*) FROM syncd.log")
-    _say(f"Acknowledged to agents: {len(world.acknowledged()):,} entries; "
+    _say(f"Acknowledged to agents: {len(world.acknowledged().entries):,} entries; "
          f"at the replica: {entries:,}")  # fmt: skip
 
 

@@ -23,6 +23,8 @@ from syncd.errors import (
 )
 
 TASKS, SHARED = 12, 40
+# What it says where it is told that there is no room.
+REFUSED = "refused"
 # Bodies that make SQLite move its log now and then.
 _SIZES = (0, 0, 0, 300, 3_000, 30_000)
 _PAUSE_SECONDS = 0.08
@@ -52,7 +54,9 @@ class Agent:
             [step] = self._dice.choices(steps, weights=(60, 20, 10, 5))
             try:
                 self.note(step(service))
-            except _USUAL:
+            except _USUAL as error:
+                if isinstance(error, DiskRefusedError):
+                    print(REFUSED, flush=True)
                 time.sleep(_PAUSE_SECONDS)
             time.sleep(self._dice.uniform(0, 2 * _PAUSE_SECONDS))
         service.close()

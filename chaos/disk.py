@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -17,12 +18,17 @@ _LITTLE_BYTES = 64_000
 
 
 class Disk:
-    def __init__(self, place: Path, processes: Callable[[], Iterable[int]]) -> None:
-        """`processes` are those that write there."""
+    def __init__(
+        self, place: Path, processes: Callable[[], Iterable[int]], tell: Callable[[str], None]
+    ) -> None:
+        """`processes` are those that write there. `tell` is told what goes another way."""
         self.place = place
         self._processes = processes
+        self._tell = tell
+        self._largest: int | None = None
+        self._lock = threading.Lock()
         place.mkdir()
-        self.mounted = os.geteuid() == 0 and self._mount(
+        self.mounted = os.geteuid() == 0 and not self._mount(
             "-t", "tmpfs", "none", options=f"size={_ROOM},mode=0711"
         )
 
@@ -32,32 +38,54 @@ class Disk:
             return "a file system in memory"
         return "a limit on the size of files: none could be mounted" if _can_limit() else "none"
 
-    def _mount(self, *words: str, options: str) -> bool:
-        done = subprocess.run(
-            ["mount", "-o", options, *words, str(self.place)], capture_output=True
-        )
-        return done.returncode == 0
+    @property
+    def can_fill(self) -> bool:
+        return self.mounted or _can_limit()
 
-    def fill(self) -> None:
-        if self.mounted:
-            found = os.statvfs(self.place)
-            used = (found.f_blocks - found.f_bfree) * found.f_frsize
-            self._mount(options=f"remount,size={used + _LITTLE_BYTES}")
-        else:
-            self._limit(_LITTLE_BYTES)
+    def _mount(self, *words: str, options: str) -> str:
+        """What went wrong, if anything did."""
+        command = ["mount", "-o", options, *words, str(self.place)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True)
+        except OSError as error:
+            return str(error)
+        told = done.stderr.strip() or f"exit code {done.returncode}"
+        return told.splitlines()[0] if done.returncode else ""
+
+    def fill(self) -> bool:
+        """Whether it is full now. Who writes meanwhile may need more than the size that was just
+        chosen, which is then refused."""
+        problem = self._shrink() if self.mounted else ""
+        if self.mounted and not problem:
+            return True
+        if problem:
+            self._tell(f"the file system cannot be made smaller ({problem}): "
+                       "the size of files is limited instead")  # fmt: skip
+        return self._limit(_LITTLE_BYTES)
+
+    def _shrink(self) -> str:
+        found = os.statvfs(self.place)
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        return self._mount(options=f"remount,size={used + _LITTLE_BYTES}")
 
     def empty(self) -> None:
-        if self.mounted:
-            self._mount(options=f"remount,size={_ROOM}")
-        else:
-            self._limit(resource.RLIM_INFINITY)
+        self._limit(None)
+        if self.mounted and (problem := self._mount(options=f"remount,size={_ROOM}")):
+            raise OSError(f"{self.place} stays full: {problem}")
 
-    def _limit(self, size: int) -> None:
-        if _can_limit():
+    def admit(self, pid: int) -> None:
+        """A process that is among `processes` from now on."""
+        with self._lock:
+            if self._largest is not None:
+                _allow(pid, self._largest)
+
+    def _limit(self, largest: int | None) -> bool:
+        """Whether that can be done here."""
+        with self._lock:
+            self._largest = largest
             for pid in self._processes():
-                with suppress(OSError):
-                    _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-                    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+                _allow(pid, largest)
+        return _can_limit()
 
     def close(self) -> None:
         """What is there stays to be looked at, in a folder of the same name."""
@@ -74,3 +102,12 @@ def unmount(place: Path) -> None:
 
 def _can_limit() -> bool:
     return sys.platform == "linux"
+
+
+def _allow(pid: int, largest: int | None) -> None:
+    """The size of the files that it writes; it may have ended."""
+    if _can_limit():
+        with suppress(OSError):
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            soft = hard if largest is None else largest
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))

@@ -13,7 +13,7 @@ class Journal:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.kills: Counter[str] = Counter()
-        self.faults: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
         self.problems: list[str] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
@@ -29,10 +29,16 @@ class Journal:
         with self._lock:
             self.kills[kind] += 1
 
-    def fault(self, kind: str, whom: object) -> None:
+    def outcome(self, kind: str, whom: object) -> None:
+        """What became of somebody, that is worth counting."""
         self.note(kind, whom)
         with self._lock:
-            self.faults[kind] += 1
+            self.outcomes[kind] += 1
+
+    def aloud(self, what: str) -> None:
+        """What whoever watches the run should know too."""
+        self.note("NOTE", what)
+        print(f"Note        {what}", flush=True)
 
     def problem(self, what: str) -> None:
         """What must not happen, whatever is done to the processes."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from chaos import processes
+from chaos.tally import Tally
 from chaos.world import Machine, World
 
 _FEW = 5
@@ -43,7 +44,7 @@ class Check(NamedTuple):
     problems: list[str]
 
 
-def proven(world: World) -> Iterator[Check]:
+def proven(world: World, tally: Tally) -> Iterator[Check]:
     """One after the other, as they are found out."""
     yield Check("nothing ended by itself, nobody was told nonsense", world.journal.problems)
     yield Check("agents end when they are asked to", _ended_agents(world))
@@ -51,12 +52,24 @@ def proven(world: World) -> Iterator[Check]:
     yield Check("daemons end when they are asked to", _ended_daemons(world))
     yield Check("no process is left", _left(world))
     yield Check("what the daemons did last is exchanged", _exchanged(world))
-    told = world.acknowledged()
+    yield from meant(world, tally)
+    told = world.acknowledged().entries
     for name, check in _CHECKS.items():
         yield Check(name, check(world))
     yield Check("everything acknowledged is at the replica", _missing_at_replica(world, told))
     yield Check("everything acknowledged is on every machine", _missing(world, told))
     yield Check("no report of a crash, no traceback", _crashes(world))
+
+
+def meant(world: World, tally: Tally) -> Iterator[Check]:
+    """Without this, that nothing was lost means nothing."""
+    told = world.acknowledged()
+    yield Check("something was acknowledged", [] if told.entries else ["not a single entry"])
+    yield Check("what was acknowledged can be read", told.problems)
+    yield Check("faults that were planned took place", tally.missing())
+    if filled := tally.done["fill disk"]:
+        never = [f"times that it was full: {filled:,}, writes that it refused: none"]
+        yield Check("a full disk refused writes", [] if world.refusals() else never)
 
 
 def few(found: list[str]) -> list[str]:

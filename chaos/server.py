@@ -28,8 +28,9 @@ class Server:
     def start(self) -> None:
         cluster.start(self.base, self._programs, self.port, _OPTIONS)
 
-    def stop(self, how: signal.Signals) -> None:
-        cluster.stop(self.base, how)
+    def stop(self, how: signal.Signals) -> bool:
+        """Whether it was running."""
+        return cluster.stop(self.base, how)
 
     @property
     def pid(self) -> int | None:

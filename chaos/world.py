@@ -20,6 +20,7 @@ from chaos import agent, nursery, pooler
 from chaos.disk import Disk
 from chaos.journal import Journal
 from chaos.line import Line
+from chaos.notes import Told, read_notes
 from chaos.plants import PLANTS, planted_at_server
 from chaos.pooler import Pooler
 from chaos.server import Server
@@ -51,6 +52,14 @@ class Done(NamedTuple):
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def error(self) -> tuple[str, str]:
+        """Code and message of what a command with --json has told of, as its last words."""
+        with suppress(ValueError, LookupError, TypeError):
+            told = json.loads(self.err.rstrip("\n").rpartition("\n")[2])["error"]
+            return told["code"], told["message"]
+        return "", ""
+
 
 class Machine:
     """A home, its daemon, its agents, and its way to the server."""
@@ -61,8 +70,10 @@ class Machine:
         self.home = home
         self.line = line
         self.environment = {**world.environment, **_SETTINGS, **settings, "SYNCD_HOME": str(home)}
+        self.disk: Disk | None = None
         self.daemon = 0
         self.agents: list[int] = []
+        self.commands: list[int] = []
 
     def __str__(self) -> str:
         return self.name
@@ -77,6 +88,7 @@ class Machine:
         self.daemon = self._world.nursery.start(
             nursery.PROGRAM, [*program, *words], self.environment, self.daemon_out
         )
+        self._admit(self.daemon)
         self._world.journal.note("start daemon", f"{self} process {self.daemon}")
 
     def start_agent(self, dice: random.Random) -> int:
@@ -86,10 +98,15 @@ class Machine:
         out = self._world.place(self, "agent")
         pid = self._world.nursery.start(nursery.AGENT, words, self.environment, out)
         self.agents.append(pid)
+        self._admit(pid)
         return pid
 
+    def _admit(self, pid: int) -> None:
+        if self.disk:
+            self.disk.admit(pid)
+
     def processes(self) -> list[int]:
-        return [self.daemon, *self.agents] if self.daemon else []
+        return [pid for pid in (self.daemon, *self.agents, *self.commands) if pid]
 
     def run(self, *words: str, stdin: Path | None = None, seconds: float = _SECONDS) -> Done:
         """A command, to its end."""
@@ -98,8 +115,10 @@ class Machine:
 
     def begin(self, *words: str, stdin: Path | None = None) -> tuple[int, Path]:
         out = self._world.place(self, "command")
-        started = self._world.nursery.start(nursery.COMMAND, words, self.environment, out, stdin)
-        return started, out
+        pid = self._world.nursery.start(nursery.COMMAND, words, self.environment, out, stdin)
+        self.commands.append(pid)
+        self._admit(pid)
+        return pid, out
 
     def finish(self, pid: int, out: Path, words: tuple[str, ...], seconds: float) -> Done:
         deadline = time.monotonic() + seconds
@@ -107,8 +126,10 @@ class Machine:
             if time.monotonic() > deadline:
                 self._world.nursery.send(pid, signal.SIGKILL)
                 self._world.journal.problem(f"{self}: {words} did not end in {seconds:.0f} s")
-                return Done(words, -9, *said(out))
+                code = -signal.SIGKILL
+                break
             time.sleep(0.005)
+        self.commands.remove(pid)
         return Done(words, code, *said(out))
 
     # --- looking inside -------------------------------------------------------------------------
@@ -198,6 +219,7 @@ class World:
         if number == 2:
             home = self._small_disk() / name
         made = Machine(self, name, home, line, **settings)
+        made.disk = self.disk if number == 2 else None
         word = self.folder / "login"
         word.write_text(link.at_port(dsn, line.port))
         self._ok(made, "login", "-", stdin=word)
@@ -205,7 +227,9 @@ class World:
         self.machines.append(made)
 
     def _small_disk(self) -> Path:
-        self.disk = Disk(self.folder / "small", lambda: self.machines[2].processes())
+        self.disk = Disk(
+            self.folder / "small", lambda: self.machines[2].processes(), self.journal.aloud
+        )
         self._last.callback(self.disk.close)
         return self.disk.place
 
@@ -246,12 +270,10 @@ class World:
         with self._lock, notes.open("a") as out:
             out.write(f"{revision} -\n")
 
-    def acknowledged(self) -> dict[str, str]:
-        """The revision and the hash of each entry; `-` where the hash was not told."""
-        told = {}
-        for file in (self.folder / "notes").iterdir():
-            with suppress(ValueError):
-                for line in file.read_text().splitlines():
-                    revision, digest = line.split()
-                    told[revision] = digest
-        return told
+    def acknowledged(self) -> Told:
+        return read_notes(self.folder / "notes")
+
+    def refusals(self) -> int:
+        """How many writes were refused where the disk can be full."""
+        said_by_agents = (self.folder / "said").glob(f"{self.machines[2]}-agent-*[0-9]")
+        return sum(file.read_text().count(agent.REFUSED) for file in said_by_agents)

@@ -1,8 +1,8 @@
-"""What must hold, and whether it did."""
+"""What must hold, and whether it did: that no entry was missed, and how fast it was."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.verdict import Verdict
@@ -15,11 +15,24 @@ GROWTH_TIMES = 1.2
 
 def verdicts(parts: Mapping[str, dict[str, Any]]) -> list[Verdict]:
     """`parts` are documents, by the name of the part."""
+    return [*missed(parts), *figures(parts)]
+
+
+def failed(held: Sequence[Verdict]) -> bool:
+    return any(verdict.word == "FAIL" for verdict in held)
+
+
+def missed(parts: Mapping[str, dict[str, Any]]) -> list[Verdict]:
     found = []
     for name in ("fleet", "crowd"):
         if part := parts.get(name):
             who = f"{part['devices']:,} devices, {part['organizations']} organizations"
             found.append(Verdict(f"{who}: entries missed", 0, part["check"]["missed"], ""))
+    return found
+
+
+def figures(parts: Mapping[str, dict[str, Any]]) -> list[Verdict]:
+    found = []
     if part := parts.get("fleet"):
         main = next(phase for phase in part["phases"] if phase["name"] == MAIN)
         found += [

@@ -13,6 +13,7 @@ from counts import full
 from postgres import Session
 from replicas import Cloud, Person, cloud, cloud_on
 
+from scale import __main__ as scaling
 from scale import document, estimate, fleet, histories, page
 from scale.author import PER_TASK, UPDATES, Author, templates
 from scale.check import Row, compared
@@ -286,3 +287,29 @@ def test_a_figure_that_is_missed_is_called_a_failure(change: dict[str, float]) -
     for place in (part["check"], phase, phase["push"]):
         place.update({name: value for name, value in change.items() if name in place})
     assert sorted(words()) == ["FAIL", "PASS", "PASS"]
+
+
+def a_fleet(missed: int, per_s: int) -> dict[str, Any]:
+    phase = {"name": MAIN, "per_s": per_s, "push": {"p99_ms": 10.0}}
+    return {"devices": 1, "organizations": 1, "check": {"missed": missed}, "phases": [phase]}
+
+
+@pytest.mark.parametrize(
+    ("missed", "per_s", "words", "code"),
+    [
+        (0, 5_000, [], 0),
+        (1, 5_000, [], 1),
+        (0, 4_999, [], 1),
+        (0, 4_999, ["--quick"], 0),
+        (1, 4_999, ["--quick"], 1),
+    ],
+)
+def test_the_exit_code_is_that_of_the_table(
+    missed: int, per_s: int, words: list[str], code: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(scaling, "_measured", lambda *_: a_fleet(missed, per_s))
+    monkeypatch.setattr(page, "write", lambda *_: [])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    assert scaling.main(["--only", "fleet", "--out", str(tmp_path), *words]) == code
+    assert ("FAIL" in capsys.readouterr().out) == (missed > 0 or per_s < 5_000)
