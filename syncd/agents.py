@@ -20,7 +20,7 @@ from syncd.node import Node
 from syncd.presence import CRASHED, MINUTE_MS, RECOVERED, WARNED, Sign, minutes_ms, own_ids
 
 if TYPE_CHECKING:
-    from syncd.replica import Replica
+    from syncd.sync import Engine
 
 ACTIVE, WARNING, IDLE = "active", "warning", "idle"
 # Why nobody expects a sign of life, beside what the task and the agent's own words say.
@@ -254,13 +254,14 @@ def own_signs(node: Node) -> list[Sign]:
     return [sign for sign in found if sign.seen_ms > earliest][:_AT_ONCE]
 
 
-def exchange(node: Node, replica: Replica, signs: Iterable[Sign]) -> None:
+def exchange(node: Node, engine: Engine, signs: Iterable[Sign]) -> None:
     """Tell of this device's agents, and hear of all others'."""
     from syncd.replica import Seen
 
     now = node.store.now_ms()
     own = [Seen(*sign[:5], max(now - sign.seen_ms, 0)) for sign in signs]
-    heard = replica.presence(node.store.device_id, own)
+    engine.check_key()
+    heard = engine.replica.presence(node.store.device_id, own)
     now, mine = node.store.now_ms(), own_ids(node)
     with node.store.transaction():
         node.store.change("drop_signs_elsewhere", (orjson.dumps(list(mine)).decode(),))

@@ -103,6 +103,7 @@ class Engine:
         return Outcome(pushed, pulled, conflicts, quarantined, self.exchange.pending_count())
 
     def report(self) -> None:
+        self.check_key()
         cursor, _ = self.exchange.cursor()
         skew = int(self.exchange.state("skew_ms") or 0)
         self.replica.report(self.exchange.device_id, cursor, self.exchange.pending_count(), skew)
@@ -129,13 +130,13 @@ class Engine:
 
     def asked(self) -> Standing:
         """Where the replica stands now, without doing anything about it."""
-        self._check_key()
+        self.check_key()
         return self.replica.hello(self.exchange.device_id, self._key.public())
 
     def _hello(self) -> Standing:
         """A home that was given another login goes on under another device id: the one it had
         stays the first login's for ever."""
-        self._check_key()
+        self.check_key()
         try:
             return self.replica.hello(self.exchange.device_id, self._key.public())
         except DeviceTakenError:
@@ -143,8 +144,9 @@ class Engine:
             depart(self.exchange, self.replica, self._key)
         return self.replica.hello(self.exchange.device_id, self._key.public())
 
-    def _check_key(self) -> None:
-        """Another process may have changed it since: nothing is sent with the wrong one."""
+    def check_key(self) -> None:
+        """Another process may have changed it since, and with it this device's id: nothing is sent
+        with the wrong one."""
         pinned = self.exchange.store.row("own_key")
         if pinned is not None and pinned[0] != self._key.public():
             raise KeyChangedError("the signing key of this home was changed in the meantime")
@@ -178,7 +180,7 @@ class Engine:
 
         While the replica works on a batch, the one before is marked and the next one made ready.
         """
-        self._check_key()
+        self.check_key()
         sent, waiting = 0, self.exchange.pending_count()
         devices = self.exchange.own_ids() if devices is None else devices
         entries, batch = self._ready(self.exchange.sent_to(), devices)

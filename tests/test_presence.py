@@ -27,12 +27,13 @@ from syncd import (
     messages,
     presence,
     rotation,
+    sealing,
     tasks,
     tenure,
 )
 from syncd.daemon import desktop, housekeeping
 from syncd.entry import AGENT
-from syncd.errors import InvalidInputError
+from syncd.errors import InvalidInputError, KeyChangedError
 from syncd.node import Node
 from syncd.status import status as told
 
@@ -431,7 +432,7 @@ def met(*devices: Device) -> None:
     """Everybody tells, and hears what the last one told."""
     for device in (*devices, *devices):
         device.sync()
-        agents.exchange(device.node, device.replica, agents.own_signs(device.node))
+        agents.exchange(device.node, device.engine, agents.own_signs(device.node))
 
 
 def seen_by(device: Device) -> dict[tuple[str, str], tuple[str, float]]:
@@ -457,8 +458,22 @@ def test_no_clock_but_the_replicas_counts_between_machines(
     crew.sql("UPDATE syncd.agents SET seen_at = seen_at - interval '63 minutes'"
              " WHERE agent_id = %s AND organization_id = %s", "ann")  # fmt: skip
     two.replica.presence(two.node.store.device_id, [])
-    agents.exchange(two.node, two.replica, [])
+    agents.exchange(two.node, two.engine, [])
     assert [event.kind for event in liveness.scan(two.node)] == ["warned", "crashed"]
+
+
+def test_who_was_connected_before_the_key_changed_says_nothing_under_the_new_id(crew: Team) -> None:
+    """Which the replica does not know yet: it would be refused as another's."""
+    device = crew.device()
+    engine = device.engine
+    engine.sync()
+    sealing.rotate_signing(device.node)
+    with pytest.raises(KeyChangedError):
+        engine.report()
+    with pytest.raises(KeyChangedError):
+        agents.exchange(device.node, engine, [])
+    device.sync()
+    agents.exchange(device.node, device.engine, [])
 
 
 @pytest.mark.parametrize("hours", [0, 3])
@@ -494,7 +509,7 @@ def test_several_machines_that_find_out_at_once_send_one_message(crew: Team) -> 
     crew.sql("UPDATE syncd.agents SET seen_at = seen_at - interval '33 minutes'"
              " WHERE organization_id = %s")  # fmt: skip
     for device in (two, three):
-        agents.exchange(device.node, device.replica, [])
+        agents.exchange(device.node, device.engine, [])
         assert [event.kind for event in liveness.scan(device.node)] == ["warned"]
     crew.settle()
     for device in crew.devices:

@@ -46,7 +46,7 @@ def _exchange_signs(app: App, engine: Engine) -> None:
     from syncd import agents
 
     signs = agents.own_signs(app.node) if engine.may_write() else []
-    agents.exchange(app.node, engine.replica, signs)
+    agents.exchange(app.node, engine, signs)
     if signs:
         _announce(engine)
 

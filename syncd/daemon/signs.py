@@ -56,7 +56,7 @@ class Signs:
         if now < self._last + gap:
             self.due = self._last + gap
             return False
-        agents.exchange(self._node, engine.replica, signs)
+        agents.exchange(self._node, engine, signs)
         self._asking, self._told, self._last = False, signs, now
         if moved:
             engine.announce()
