@@ -138,7 +138,7 @@ class Watcher:
         log = self._log(machine)
         if gone := machine.told.keys() - log.entry_ids:
             raise BrokenError(DURABLE, f"{machine.home.name} has lost {sorted(gone)}")
-        cursor = self._cursor(machine)
+        cursor = self.cursor(machine)
         self._look_at_cursor(machine, log, cursor)
         self._look_at_holders(machine, log, cursor)
         views = [machine.rows(text) for text in _VIEWS]
@@ -215,7 +215,7 @@ class Watcher:
                 f"{machine.home.name} is at number {cursor} and has never seen {lacking}",
             )
 
-    def _cursor(self, machine: Machine) -> int:
+    def cursor(self, machine: Machine) -> int:
         """Up to where a machine and the replica agree; none where it has yet to hear that the
         replica was restored, and its cursor is one of a history that is gone."""
         newest = "SELECT cloud_seq, batch FROM batches ORDER BY cloud_seq DESC LIMIT 1"

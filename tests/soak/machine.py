@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from devices import Device, folder
 
 from soak.disk import Disk, shim
@@ -225,10 +226,12 @@ class Machine(Device):
     # --- looking at it ----------------------------------------------------------------------------
 
     def own_entries(self) -> set[str]:
-        """What it wrote and still has, and may send: not what the replica refused, nor what it has
-        heard of from another login."""
+        """What it wrote and still has, and may send: not what the replica refused, nor what went
+        there, or should have gone, with another login."""
         ids = {row[0] for row in self.rows(queries()["own_ids"])}
         ids -= self.world.ground.devices_of_others(self.login)
+        for (left,) in self.rows("SELECT value FROM state WHERE name = 'left'"):
+            ids -= set(orjson.loads(left))
         rows = self.rows("SELECT entry_id, device_id FROM log WHERE refused IS NULL")
         return {entry for entry, device in rows if device in ids}
 

@@ -17,6 +17,7 @@ from soak.machine import Machine
 from soak.schedule import Plan, Step
 from soak.world import SURPRISE, BrokenError, World, world_of
 from syncd import conflicts, proof
+from syncd.daemon.exchanger import ONLINE
 from syncd.errors import SyncdError
 
 _ROUNDS = 40
@@ -133,9 +134,12 @@ class _Game:
         raise BrokenError(CONVERGE, f"after {_ROUNDS} minutes the replica is at {last}; {told}")
 
     def _rests(self, machine: Machine, last: int) -> bool:
+        """Its daemon has just met the replica; a number alone may be one of a history that the
+        replica has forgotten."""
         with self.world.acting(machine):
-            exchange = machine.exchange
-            return not exchange.pending_count() and exchange.cursor()[0] == last
+            waiting = machine.exchange.pending_count()
+        met = machine.exchanger.cloud.state == ONLINE
+        return met and not waiting and self.watcher.cursor(machine) == last
 
     def _recover(self) -> None:
         """What the replica and the machine that wrote it have both lost, others have: they may
