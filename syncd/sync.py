@@ -135,13 +135,15 @@ class Engine:
 
     def _hello(self) -> Standing:
         """A home that was given another login goes on under another device id: the one it had
-        stays the first login's for ever."""
+        stays the first login's for ever. So does the next one, if a copy of this home has gone the
+        same way before."""
         self.check_key()
-        try:
-            return self.replica.hello(self.exchange.device_id, self._key.public())
-        except DeviceTakenError:
-            self._belong()  # before anything is written again
-            depart(self.exchange, self.replica, self._key)
+        for _ in range(_ROUNDS):
+            try:
+                return self.replica.hello(self.exchange.device_id, self._key.public())
+            except DeviceTakenError:
+                self._belong()  # before anything is written again
+                depart(self.exchange, self.replica, self._key)
         return self.replica.hello(self.exchange.device_id, self._key.public())
 
     def check_key(self) -> None:

@@ -256,6 +256,24 @@ def test_a_copy_with_a_login_of_its_own_leaves_the_old_id_to_the_original(
     assert device_of(copy) != device_of(ann)
 
 
+def test_two_copies_with_the_same_unsent_entries_and_logins_of_their_own_part_at_once(
+    team: Team, tmp_path: Path
+) -> None:
+    ann, bob, _ = team.three()
+    ann.create()
+    ann.sync()
+    ann.create("u")
+    copy = ann.copied_to(tmp_path / "copy")
+    team.machines.append(copy)
+    for machine, name in ((copy, "second"), (ann, "third")):
+        machine.environment["SYNCD_CLOUD_DSN"] = bob.json("device", "add", name)["dsn"]
+        machine.sync()
+    for machine in (ann, copy):
+        machine.create()
+    team.agree()
+    assert device_of(copy) != device_of(ann)
+
+
 def test_what_a_copy_with_another_login_has_sent_first_is_seen_by_its_author_as_by_all_others(
     team: Team, tmp_path: Path
 ) -> None:
