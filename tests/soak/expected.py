@@ -25,7 +25,8 @@ def is_expected(error: SyncdError, machine: Machine, what: str) -> bool:
     if machine.disk.dead:
         return True
     kind = type(error)
-    if kind is errors.DiskFullError:
+    if kind in (errors.DiskFullError, errors.KeyChangedError):
+        # Without room a database from before the key was changed cannot take note of it.
         return machine.disk.full
     if kind is errors.LoginRefusedError:
         return machine.revoked
