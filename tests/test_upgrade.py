@@ -18,12 +18,17 @@ import pytest
 from machines import Machine, Runner
 from postgres import Cluster
 
+from syncd.langgraph import SyncdSaver
 from syncd.sql import POSTGRES_VERSION, SQLITE_VERSION
 
 KEPT = Path(__file__).parent / "fixtures" / "upgrade"
-HOMES = range(1, SQLITE_VERSION)
-# The schema of the replica in those that have one, by their names: most are those of the home.
-REPLICA_OF = {"2": 1, "3": 2, "5": 3, "5-replica-4": 4}
+# By the schema of the home, with which the name of what is kept begins.
+SEALED = ("2-sealed", "3-sealed", "4-sealed")
+HOMES = (*map(str, range(1, SQLITE_VERSION)), *SEALED)
+# The schema of the replica in those that have one.
+REPLICA_OF = {"2": 1, "3": 2, "5": 3, "5-replica-4": 4, "2-sealed": 1, "3-sealed": 2, "4-sealed": 3}
+WITH_A_GRAPH = ("4-sealed",)
+OPENED = ("SYNCD_KEYS_PASSPHRASE", "kept for upgrades")
 LOG = "SELECT entry_id, device_id, device_seq, entity, op, hex(hash), hex(chain), body FROM log"
 
 
@@ -34,7 +39,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     made.close()
 
 
-def unpacked(name: int | str, folder: Path) -> Path:
+def unpacked(name: str, folder: Path) -> Path:
     with tarfile.open(KEPT / f"schema-{name}.tar.gz") as archive:
         if hasattr(tarfile, "data_filter"):  # since 3.11.4
             archive.extraction_filter = tarfile.data_filter
@@ -52,13 +57,16 @@ def holdings(machine: Machine) -> dict[str, Any]:
     }
 
 
-def assert_whole(machine: Machine) -> None:
+def assert_whole(machine: Machine, kept: str) -> None:
     assert machine.json("audit", "verify")["ok"]
     shown = machine.json("task", "show", "parser")
     assert shown["title"] == "A parser"
     assert shown["budget"] == 50000
     said = [text for made in holdings(machine).values() for text in _texts(made)]
     assert {"lexer", "grammar", "tree", "another way", "a decision about Ünïcödé"} <= set(said)
+    assert ("sealed end to end" in said) == (kept in SEALED)
+    if kept in WITH_A_GRAPH:
+        assert_goes_on(machine.home)
 
 
 def _texts(state: dict[str, Any]) -> list[str]:
@@ -66,33 +74,44 @@ def _texts(state: dict[str, Any]) -> list[str]:
     return [text for several in texts for text in several]
 
 
+def assert_goes_on(home: Path) -> None:
+    """The thread that a graph left there."""
+    with SyncdSaver(home=home) as saver:
+        left = saver.get_tuple({"configurable": {"thread_id": "sums"}})
+    assert left is not None
+    assert left.checkpoint["channel_values"] == {"number": 2}
+
+
 def test_there_is_one_of_every_version_before_this() -> None:
     """Whoever writes the next migration keeps what this version makes, first."""
-    assert all((KEPT / f"schema-{version}.tar.gz").exists() for version in HOMES)
+    assert all((KEPT / f"schema-{name}.tar.gz").exists() for name in HOMES)
     assert set(range(1, POSTGRES_VERSION)) <= set(REPLICA_OF.values())
+    assert f"{SQLITE_VERSION - 1}-sealed" in SEALED
 
 
-@pytest.mark.parametrize("version", HOMES)
+@pytest.mark.parametrize("kept", HOMES)
 def test_a_home_goes_on_where_an_earlier_version_left_it(
-    version: int, runner: Runner, tmp_path: Path
+    kept: str, runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = Machine(runner, unpacked(version, tmp_path) / "home")
-    assert machine.sql("PRAGMA user_version") == [(version,)]
+    monkeypatch.setenv(*OPENED)
+    machine = Machine(runner, unpacked(kept, tmp_path) / "home")
+    assert machine.sql("PRAGMA user_version") == [(int(kept[0]),)]
     before = machine.sql(LOG)
-    assert_whole(machine)
+    assert_whole(machine, kept)
     assert machine.sql("PRAGMA user_version") == [(SQLITE_VERSION,)]
     assert machine.sql(LOG) == before
     after = machine.create("parser", "--completed", "written by this version")
     assert machine.json("checkpoint", "latest", "parser")["revision"] == after
     assert machine.json("rebuild")
-    assert_whole(machine)
+    assert_whole(machine, kept)
 
 
 @pytest.mark.parametrize("kept", REPLICA_OF)
 def test_a_replica_goes_on_where_an_earlier_version_left_it(
-    kept: str, runner: Runner, tmp_path: Path, cluster: Cluster
+    kept: str, runner: Runner, tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its devices send and fetch, and one that is new gets all of it."""
+    monkeypatch.setenv(*OPENED)
     folder = unpacked(kept, tmp_path)
     database = restored(cluster, folder)
     admin = Machine(runner, tmp_path / "admin", SYNCD_ADMIN_DSN=cluster.admin_dsn(database))
@@ -109,9 +128,11 @@ def test_a_replica_goes_on_where_an_earlier_version_left_it(
     assert proof["cloud"] == len(old.sql("SELECT 1 FROM log"))
     new = Machine(runner, tmp_path / "new")
     new.ok("login", "-", stdin=old.json("device", "add", "new")["dsn"])
+    if kept in SEALED:
+        new.ok("keys", "import", stdin=old.ok("keys", "export").out)
     new.sync()
     assert holdings(new) == holdings(old)
-    assert_whole(new)
+    assert_whole(new, kept)
     cluster.drop_database(database)
 
 
@@ -138,6 +159,19 @@ def login(cluster: Cluster, database: str, folder: Path) -> str:
         .partition("?")[0]
         .replace("syncd_installer", f"{role}:{password}")
     )
+
+
+@pytest.mark.parametrize("kept", SEALED)
+def test_a_sealed_home_of_an_earlier_version_waits_for_its_passphrase(
+    kept: str, runner: Runner, tmp_path: Path
+) -> None:
+    machine = Machine(runner, unpacked(kept, tmp_path) / "home")
+    before = machine.sql(LOG)
+    error = machine.fails(1, "checkpoint", "latest", "parser")
+    assert "passphrase" in error["message"]
+    assert "SYNCD_KEYS_PASSPHRASE" in error["remedy"]
+    assert machine.sql(LOG) == before
+    assert machine.ok("checkpoint", "latest", "parser", **dict([OPENED])).out
 
 
 def test_what_a_newer_version_left_is_refused_with_a_word(runner: Runner, tmp_path: Path) -> None:
