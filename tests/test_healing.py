@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
+from daemons import dsn_of
 from machines import Machine, Team, runner, team
 
 from syncd import clock
@@ -691,6 +694,33 @@ def test_a_lost_machine_that_the_restored_replica_never_met(team: Team) -> None:
     ann.sync()
     assert ann.json("prove", "--repair")["ok"]
     team.machine()
+    team.agree()
+
+
+def test_a_machine_whose_device_id_another_member_took_loses_nothing(team: Team) -> None:
+    """While recovery is open, an id that the restored replica had never met is nobody's."""
+    ann, bob, lost = team.three()
+    team.settle(ann, bob)
+    dump = team.dumped()
+    lost.create("u")
+    lost.sync()
+    team.settle(ann, bob)
+    team.restored(dump)
+    team.administrator().ok("admin", "recovery", "open", team.organization)
+    assert ann.json("prove", "--repair")["ok"]
+    taken = device_of(lost)
+    with closing(psycopg.connect(dsn_of(bob), autocommit=True)) as connection:
+        connection.execute(
+            "SELECT syncd.hello(organization_id, device_id, public_key, 'bob')"
+            " FROM syncd.devices WHERE device_id = %s",
+            [taken],
+        )
+    unsent = lost.create("u")
+    lost.sync()
+    assert device_of(lost) != taken
+    assert [(unsent, device_of(lost))] == lost.sql(
+        "SELECT entry_id, device_id FROM log WHERE entry_id = ?", unsent
+    )
     team.agree()
 
 
