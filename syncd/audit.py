@@ -57,6 +57,21 @@ def verify(store: Store, own_key: bytes) -> Report:
     return report
 
 
+def damaged(store: Store) -> list[str]:
+    """The entries here that are not what was written, each by itself; recorded like what reads
+    meet. Less than an audit, which looks at what stands between them too."""
+    found: list[Problem] = []
+    after = 0
+    while rows := store.rows("entries_after", (after, _BATCH)):
+        for entry in map(store.read, rows):
+            if problem := _flaw(entry, store.vault):
+                found.append(Problem(str(entry.entry_id), str(entry.device_id), problem))
+        after = rows[-1][0]
+    if found:
+        store.record_problems((p.entry_id, p.problem) for p in found)
+    return [problem.entry_id for problem in found]
+
+
 def reader(store: Store) -> sqlite3.Connection:
     """A connection of its own, with one view of the data for as long as the audit lasts."""
     how = "mode=ro&immutable=1" if store.is_frozen else "mode=ro"

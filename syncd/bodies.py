@@ -62,7 +62,8 @@ def _marked(_: str, body: bytes) -> bytes:
 
 def _change(connection: sqlite3.Connection, which: str, after: int, change: Change) -> int:
     rows = connection.execute(queries()[which], (after, _PIECE)).fetchall()
-    changed = [(change(entry_id, body), seq) for seq, entry_id, body in rows]
+    changes = ((change(entry_id, body), body, seq) for seq, entry_id, body in rows)
+    changed = [(new, seq) for new, body, seq in changes if new != body]
     connection.executemany(queries()["put_body"], changed)
     return rows[-1][0] if len(rows) == _PIECE else 0
 

@@ -24,6 +24,7 @@ from syncd.errors import (
 )
 from syncd.keychain import END_TO_END
 from syncd.node import Node, lock_problem
+from syncd.refusals import translated
 from syncd.seal import fingerprint, flaw
 from syncd.sql import SQLITE_VERSION, version_of
 from syncd.store import VIEW_COLUMNS
@@ -226,8 +227,11 @@ def _guarded(name: str, check: Callable[[Node], Check], node: Node) -> Check:
         return check(node)._replace(name=name)
     except SyncdError as error:
         return Check(name, "failed", error.message, error.remedy)
-    except (OSError, sqlite3.Error) as error:
-        return Check(name, "failed", str(error), SyncdError.remedy)
+    except sqlite3.Error as error:
+        told = translated(error)
+        return Check(name, "failed", told.message, told.remedy)
+    except OSError as error:
+        return Check(name, "failed", str(error), "Set that right, then run `syncd doctor` again.")
 
 
 def _home(node: Node) -> Check:
@@ -288,7 +292,8 @@ def _database(node: Node) -> Check:
     mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if mode != "wal" or found != "ok":
-        return Check("", "failed", f"{found}, journal {mode}", "See `syncd backup list`.")
+        told = f"{' '.join(found.split())}, journal {mode}"
+        return Check("", "failed", told, "See `syncd backup list`.")
     version = version_of(connection)
     return Check("", "ok", f"schema {version} of {SQLITE_VERSION}, SQLite {sqlite3.sqlite_version}")
 
@@ -305,7 +310,7 @@ def _key(node: Node) -> Check:
 def _encryption(node: Node) -> Check:
     try:
         found = sealing.shown(node)
-        if found["encryption"] != NONE:
+        if found["encryption"] != NONE or any(key["bodies"] for key in found["keys"]):
             node.vault.try_keys()
     except KeyMissingError as error:
         return Check("", "attention", error.message, error.remedy)

@@ -7,7 +7,7 @@ its device's chain, and something here must have known its chain value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
@@ -252,6 +252,11 @@ def _mend_bodies(node: Node, replica: Replica, task_id: str) -> Iterator[dict[st
 def _bodies(found: Usable) -> list[Skipped]:
     """What was passed over and may be had elsewhere."""
     return [gone for gone in found.skipped if gone.entry_id and gone.problem != CANNOT_RESUME]
+
+
+def mend_bodies(store: Store, replica: Replica, entry_ids: Iterable[str]) -> list[str]:
+    """The entries whose body could not be fetched anew."""
+    return [name for name in entry_ids if not _mend_body(store, replica, name)]
 
 
 def _mend_body(store: Store, replica: Replica, entry_id: str) -> bool:

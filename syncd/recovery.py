@@ -8,6 +8,7 @@ from those entries, so that no flag can get stuck.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +16,7 @@ from typing import Any, NamedTuple
 from syncd import agents, attempts, clock, facts, mending, presence, tasks, tenure, threads
 from syncd.attempts import MINUTE_MS, SELF
 from syncd.entry import RECOVERY, uuid7
-from syncd.errors import (
-    LeaseHeldError,
-    UsageError,
-    WorkAtRiskError,
-)
+from syncd.errors import LeaseHeldError, SyncdError, UsageError, WorkAtRiskError
 from syncd.fallback import Usable, usable
 from syncd.leases import Worker
 from syncd.mending import Mended
@@ -97,13 +94,27 @@ def recover(node: Node, wish: Wish) -> Recovery:
     """Go on with a task after a crash. Raises where that is not for this agent, or not now."""
     with node.store.tolerating():
         mended = mending.mend(node, wish.task_id, _REPLICA_SECONDS)
-        attempts.check(node, wish.task_id)
-        attempt = _Attempt(node, wish, mended)
-        if wish.mode == RESTART:
-            return attempt.restart()
-        if attempt.hopeless:
-            return attempt.escalate()
-        return attempt.take_over() if wish.mode == TAKEOVER else attempt.resume()
+        with _told(mended):
+            attempts.check(node, wish.task_id)
+            attempt = _Attempt(node, wish, mended)
+            if wish.mode == RESTART:
+                return attempt.restart()
+            if attempt.hopeless:
+                return attempt.escalate()
+            return attempt.take_over() if wish.mode == TAKEOVER else attempt.resume()
+
+
+@contextmanager
+def _told(mended: Mended) -> Iterator[None]:
+    """What was mended stays so where all else is refused."""
+    try:
+        yield
+    except SyncdError as error:
+        if count := len(mended.entries):
+            what = "entry was" if count == 1 else "entries were"
+            error.message += f"; {count} damaged {what} mended"
+            error.args = (error.message,)
+        raise
 
 
 def _newest(node: Node, task_id: str) -> CheckpointRow | None:
@@ -291,9 +302,10 @@ class _Attempt:
         for (agent, _), seen in self._signs():
             minutes = (clock.wall_ms() - seen) / MINUTE_MS
             if minutes < limit:
+                ago = max(0, int(minutes))
                 raise LeaseHeldError(
-                    f"{agent} gave a sign of life {max(0, minutes):.0f} minutes ago, less than "
-                    f"{limit:g}",
+                    f"{agent} gave a sign of life {ago} minute{'s' * (ago != 1)} ago, "
+                    f"less than {limit:g}",
                     "Wait, ask for a hand-off, or add --force if you know that it has crashed.",
                 )
 

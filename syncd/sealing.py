@@ -89,6 +89,8 @@ def _sealed(node: Node) -> int:
 def decrypt(node: Node) -> dict[str, Any]:
     """Write plain from now on, and make plain what only this home had sealed."""
     _refuse_if_overruled(node, NONE)
+    if node.store.rows("sealed_bodies", (0, 1)):
+        node.vault.try_keys()  # else all would stay sealed, and what comes next would be plain
     node.back_up("before-decryption")
     config.put(node.home / "config.toml", "encryption", NONE)
     node.reload()

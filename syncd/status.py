@@ -178,7 +178,7 @@ def _cloud(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str,
     at, error = last or ("", "")
     told = said.get("cloud", {})
     known = "offline" if error or not at else "online"
-    heard = bool(told) and told.get("state") != "unconfigured"
+    heard = bool(told) and told.get("state") != "unconfigured" and not _overtaken(told, at, error)
     configured = bool(node.settings["cloud.dsn"])
     remedy = state.get("remedy", "") if configured else ""
     return {
@@ -191,6 +191,12 @@ def _cloud(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str,
         "next_attempt_s": said.get("next_attempt_s", 0.0),
         "clock_skew_ms": int(state.get("skew_ms") or 0),
     }
+
+
+def _overtaken(told: dict[str, Any], at: str, error: str) -> bool:
+    """Whether a command has reached the replica since the daemon could not."""
+    failed_at = told["as_of"] if told.get("state") == "offline" else ""
+    return bool(failed_at) and at > failed_at and not error
 
 
 def _local(node: Node, found: tally.Tally) -> dict[str, Any]:

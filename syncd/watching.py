@@ -26,6 +26,11 @@ _SETTLED_SECONDS = 0.15
 _GIVEN_UP_SECONDS = 2.0
 _STEP_MS, _IDLE_MS = 50, 1_000
 _ARCHIVES = ("_crashed_", "_aborted_")
+# What an agent's own file says of it, beside who it is.
+_AGENT_WORDS = frozenset((
+    "last_checkpoint", "next_checkpoint_expected", "phase", "status", "current_step",
+    "completed_steps", "next_steps", "can_resume", "recovery_instructions", "coordination_state",
+))  # fmt: skip
 _SKIPPED = frozenset((".git", "node_modules", "backups", ".venv", "__pycache__"))
 
 
@@ -41,7 +46,7 @@ class Event(NamedTuple):
 
 def format_of(path: Path, data: bytes = b"", *, known: bool = False) -> Format | None:
     """By its name, else by what it holds; None for what is no checkpoint. `known`: it held one
-    before."""
+    before, or was named itself."""
     name = path.name
     if _SKIPPED.intersection(path.parts) or name.startswith("."):
         return None
@@ -64,7 +69,7 @@ def _by_content(data: bytes, known: bool) -> Format | None:
     except ValueError:
         return FORMATS["agent-json"] if known else _by_what_is_left(data)
     keys = document.keys() if isinstance(document, dict) else ()
-    if {"agent_id", "last_checkpoint"} <= set(keys):
+    if "agent_id" in keys and _AGENT_WORDS & set(keys):
         return FORMATS["agent-json"]
     return FORMATS["reference"] if {"metadata", "execution_state"} <= set(keys) else None
 
@@ -162,7 +167,7 @@ class Watcher:
         if not path.is_file():
             return self._gone(known)
         data = self._intake.place(self._root(path)).content(path)
-        form = format_of(path, data, known=known is not None)
+        form = format_of(path, data, known=known is not None or path in self._roots)
         if form is None:
             return _overlooked(path)
         holding = digest(data, self._task)

@@ -1019,6 +1019,41 @@ def test_what_is_not_utf8_is_called_so(words: str) -> None:
     assert "nothing was written" not in done.stderr or "create" in words
 
 
+def test_doctor_does_not_send_people_to_doctor(home: Path) -> None:
+    create()
+    page = (home / "context.db").stat().st_size // 2 // 4096 * 4096
+    with (home / "context.db").open("r+b") as file:
+        file.seek(page)
+        file.write(os.urandom(4096))
+    said = run("doctor", "--json").json()["checks"]
+    wrong = [check for check in said if check["state"] != "ok"]
+    assert wrong
+    assert not [check for check in wrong if "syncd doctor" in check["remedy"]]
+    assert not [check for check in said if "\n" in check["detail"]]
+
+
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
+def test_ctrl_c_while_it_is_still_being_loaded_leaves_no_traceback(as_json: bool) -> None:
+    script = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "syncd.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+from syncd.cli import main
+main()
+"""
+    words = [sys.executable, "-c", script, "task", "list", *(["--json"] if as_json else [])]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "")
+    if as_json:
+        assert json.loads(done.stderr)["error"]["code"] == "interrupted"
+    else:
+        assert done.stderr == "Interrupted.\n"
+
+
 def test_doctor_says_once_what_stops_many_checks(home: Path) -> None:
     home.mkdir(mode=0o700)
     (home / "config.toml").write_text("nonsense = 1\n")

@@ -331,6 +331,34 @@ def test_doctor_tries_the_passphrase(team: Team) -> None:
         assert told in ann.run("doctor").out
 
 
+def test_without_its_passphrase_a_home_is_not_made_plain(team: Team) -> None:
+    """It would write plain from then on, and what is sealed would stay so."""
+    ann = team.machine()
+    ann.environment["SYNCD_KEYS_PASSPHRASE"] = "correct horse"
+    one = ann.create("t", "--focus", CANARY)
+    ann.ok("keys", "encrypt", "--passphrase")
+    before = (ann.home / "config.toml").read_text()
+    for given, told in (("wrong", "not the passphrase"), ("", "need their passphrase")):
+        error = ann.fails(1, "keys", "decrypt", SYNCD_KEYS_PASSPHRASE=given)
+        assert told in error["message"]
+        assert (ann.home / "config.toml").read_text() == before
+    assert ann.json("keys", "decrypt") == {"encryption": "none", "opened": 1, "still_sealed": 0}
+    ann.environment["SYNCD_KEYS_PASSPHRASE"] = ""
+    assert ann.json("checkpoint", "show", one)["verified"]
+
+
+def test_doctor_tries_the_keys_of_what_is_sealed_also_where_nothing_is_sealed_any_more(
+    team: Team,
+) -> None:
+    ann = team.machine()
+    ann.environment["SYNCD_KEYS_PASSPHRASE"] = "correct horse"
+    ann.create("t")
+    ann.ok("keys", "encrypt", "--passphrase")
+    (ann.home / "config.toml").write_text('encryption = "none"\n')
+    assert "need their passphrase" in ann.run("doctor", SYNCD_KEYS_PASSPHRASE="").out
+    assert "need their passphrase" not in ann.run("doctor").out
+
+
 # --- two machines -------------------------------------------------------------------------------
 
 

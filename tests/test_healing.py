@@ -774,6 +774,31 @@ def test_entries_deleted_from_a_machine_are_named_and_fetched_again(
     team.agree()
 
 
+@pytest.mark.plain
+def test_a_body_that_is_damaged_here_is_named_and_fetched_again(team: Team) -> None:
+    """Both sides still have the same entries: what a chain says of them is whole."""
+    ann, bob, ids = with_entries(team)
+    sound = ann.entries()
+    for spoiled in ids[:2]:
+        ann.sql("UPDATE log SET body = CAST('{}' AS BLOB) WHERE entry_id = ?", spoiled)
+    found = ann.run("prove", "--json")
+    assert found.code == 3
+    assert found.json()["missing_in_cloud"] == found.json()["missing_here"] == []
+    assert found.json()["damaged"] == ids[:2]
+    assert ids[0] in ann.run("prove").out
+    assert ann.run("status", "--json").json()["local"]["problems"] == 2
+    assert bob.json("prove")["ok"]
+    mended = ann.json("prove", "--repair")
+    assert (mended["ok"], mended["damaged"]) == (True, [])
+    assert ann.entries() == sound
+    assert ann.json("status")["local"]["problems"] == 0
+    ann.sql("UPDATE log SET body = CAST('{}' AS BLOB) WHERE entry_id = ?", ids[0])
+    team.sql("UPDATE syncd.log SET body = NULL WHERE entry_id = %s::text::uuid", ids[0])
+    left = ann.run("prove", "--repair")
+    assert left.code == 3
+    assert "syncd audit verify" in left.out
+
+
 # --- several at once ------------------------------------------------------------------------------
 
 

@@ -1117,6 +1117,13 @@ def test_the_users_own_status_line_is_drawn_as_ever(host: Host, home: Path) -> N
     assert latest(home)["metrics"]["context_used_percent"] == 42
 
 
+def test_the_users_own_status_line_may_be_several_words(host: Host, home: Path) -> None:
+    document = json.dumps(host.fixture("status-line")).encode()
+    for call in ([CLAUDE_CODE, "--status-line", "--"], ["--status-line", CLAUDE_CODE]):
+        done = ran(home, document, *call, "echo", "a  b", "$HOME")
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"a  b $HOME\n", b"")
+
+
 def test_without_one_it_is_ours_and_nonsense_draws_a_line_too(host: Host, home: Path) -> None:
     document = json.dumps(host.fixture("status-line")).encode()
     done = ran(home, document, CLAUDE_CODE, "--status-line")

@@ -207,6 +207,16 @@ def test_a_corrupt_checkpoint_is_mended_from_the_replica(device: Device, column:
     assert device.rows("SELECT entry_id FROM problems") == []
 
 
+def test_who_is_refused_learns_what_was_mended_all_the_same(device: Device) -> None:
+    names = chain(device.service, 2)
+    device.sync()
+    spoil(device.service, names[1])
+    with pytest.raises(UsageError, match="not zed; 1 damaged entry was mended"):
+        recover(device.service, agent="zed")
+    with pytest.raises(UsageError, match=r"not zed$"):
+        recover(device.service, agent="zed")
+
+
 def test_a_lost_row_comes_back_from_the_replica(device: Device) -> None:
     names = chain(device.service, 3)
     device.sync()

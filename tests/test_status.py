@@ -134,6 +134,25 @@ def test_online_offline_and_stopped_with_a_backlog(team: Team, ann: Machine) -> 
     assert (said["safe_to_close"], said["cloud"]["state"]) == (True, "online")
 
 
+def test_a_command_that_reached_the_replica_after_the_daemon_failed_has_the_last_word(
+    team: Team, ann: Machine
+) -> None:
+    with daemon_of(ann, SYNCD_DAEMON_RETRY_SECONDS="300") as a:
+        a.online()
+        team.cluster.stop()
+        try:
+            a.offline()
+        finally:
+            team.cluster.start()
+        a.send(signal.SIGSTOP)  # so that it does not come back meanwhile
+        try:
+            ann.sync()
+            cloud = complete(status(ann))["cloud"]
+        finally:
+            a.send(signal.SIGCONT)
+    assert (cloud["state"], cloud["last_error"]) == ("online", "")
+
+
 @pytest.mark.parametrize("whose", ["ours", "another's"])
 def test_an_open_quarantine_wants_a_person(team: Team, ann: Machine, whose: str) -> None:
     ann.create()

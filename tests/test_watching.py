@@ -86,6 +86,8 @@ def history(home: Path, task: str) -> list[str]:
         ("a/builder-state.json", b"", "builder-state"),
         ("agent_checkpoints/x.json", b"", "agent-json"),
         ("a/x.json", b'{"agent_id": "a", "last_checkpoint": "b"}', "agent-json"),
+        ("a/x.json", b'{"agent_id": "a", "phase": "testing"}', "agent-json"),
+        ("a/x.json", b'{"agent_id": "a", "name": "b"}', None),
         ("t/1.json", b'{"metadata": {}, "execution_state": {}}', "reference"),
         ("t/latest.json", b'{"checkpoint_id": "1"}', None),
         ("agent_checkpoints/x_crashed_1768488000.json", b"", None),
@@ -108,6 +110,16 @@ def test_a_file_is_told_by_its_name_else_by_what_it_holds(
 ) -> None:
     found = format_of(Path(path), data)
     assert (found.name if found else None) == form
+
+
+def test_a_file_that_was_named_itself_is_told_if_it_cannot_be_read(
+    home: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "ann.json"
+    file.write_text('{"agent_id": "ann", "phase"')
+    with watching(home, file) as watch:
+        event = watch.event()
+    assert (event.what, event.path) == ("unreadable", str(file))
 
 
 # --- what happens to them -------------------------------------------------------------------------

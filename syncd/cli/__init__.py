@@ -5,8 +5,23 @@ from __future__ import annotations
 import os
 import sys
 
+_INTERRUPTED = (
+    '{"error": {"code": "interrupted", "message": "interrupted",'
+    ' "remedy": "Run it again.", "data_safe": true}}\n'
+)
+
 
 def main() -> None:
+    """Ctrl-C while modules are still imported is no reason for a traceback either."""
+    try:
+        _main()
+    except KeyboardInterrupt:
+        sys.stderr.write(_INTERRUPTED if "--json" in sys.argv else "Interrupted.\n")
+        sys.stderr.flush()
+        os._exit(130)
+
+
+def _main() -> None:
     """A host's hook runs at every use of a tool: it goes straight there, without click."""
     _open_all()
     if "hook" in sys.argv[1:4]:

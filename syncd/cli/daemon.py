@@ -135,7 +135,8 @@ def _ended(done: bool, left: int) -> str:
     if not left:
         return word
     waiting = render.count(left, "entry is", "entries are")
-    return f"{word} {waiting} on this disk only: the replica has not acknowledged them."
+    which = "it" if left == 1 else "them"
+    return f"{word} {waiting} on this disk only: the replica has not acknowledged {which}."
 
 
 def stopped(home: Path) -> bool:

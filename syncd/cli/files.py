@@ -96,7 +96,12 @@ def _tell_missed(done: Tally, form: Format, place: Path) -> None:
 @click.argument("path", type=_Destination(path_type=Path))
 @click.option("--task", envvar="SYNCD_TASK", shell_complete=complete_tasks,
               help="The task (else that of this repository).")  # fmt: skip
-@click.option("--all", "whole", is_flag=True, help="All its checkpoints, not only the newest.")
+@click.option(
+    "--all",
+    "whole",
+    is_flag=True,
+    help="All its checkpoints, not only the newest; a reference store gets all.",
+)
 @click.option(
     "--place", default="", help="Where in a builder-state file (else activePrd): adhocQueue[N]."
 )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from syncd.cli import render
-from syncd.cli.verb import App, id_argument, verb, warn_on_stderr
+from syncd.cli.verb import App, id_argument, not_empty, verb, warn_on_stderr
 from syncd.errors import UsageError
 
 
@@ -64,10 +64,10 @@ def _unfinished(done: dict[str, Any]) -> list[str]:
 
 @click.command()
 @id_argument
-@click.option("--reason", default="", help="Why; it is kept in the log.")
+@click.option("--reason", callback=not_empty, help="Why; it is kept in the log.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @verb
-def erase(app: App, checkpoint_id: str, reason: str, yes: bool) -> None:
+def erase(app: App, checkpoint_id: str, reason: str | None, yes: bool) -> None:
     """Remove the bodies of all versions of a checkpoint, everywhere.
 
     From this machine, its backups, the replica and all other machines. Header, hash and chain stay,
@@ -79,7 +79,7 @@ def erase(app: App, checkpoint_id: str, reason: str, yes: bool) -> None:
     if not yes:
         _confirm(full_id)
     warn_on_stderr()
-    done = keeping.erase(app.node, full_id, reason)
+    done = keeping.erase(app.node, full_id, reason or "")
     app.emit(done, lambda: _erased(done))
 
 

@@ -208,18 +208,42 @@ _REFUSED = "`syncd quarantine list` says why; `syncd quarantine retry ID` offers
 def prove(app: App, ctx: click.Context, repair: bool) -> None:
     """Compare everything here with everything at the replica.
 
-    Exits 3 if one side lacks something, and names it.
+    Exits 3 if one side lacks something, or an entry here is damaged, and names it.
     """
-    from syncd import proof
+    from syncd import audit, mending, proof
 
     with _exchange(app) as engine:
         engine.meet()
         found = proof.repair(engine) if repair else proof.prove(engine.exchange, engine.replica)
+        damaged = audit.damaged(app.node.store)
+        if repair:
+            damaged = mending.mend_bodies(app.node.store, engine.replica, damaged)
         reads_only = not engine.may_write()
-    document = {"ok": found.ok, **found._asdict()}
-    app.emit(document, lambda: _proved(app, found, repair, reads_only))
-    if not found.ok:
+    ok = found.ok and not damaged
+    document = {"ok": ok, **found._asdict(), "damaged": damaged}
+    app.emit(document, lambda: _compared(app, found, damaged, repair, reads_only))
+    if not ok:
         ctx.exit(3)
+
+
+def _compared(app: App, found: Proof, damaged: list[str], repaired: bool, reads_only: bool) -> str:
+    lines = [_proved(app, found, repaired, reads_only)] if damaged == [] or not found.ok else []
+    if damaged:
+        lines += [render.labelled("Damaged here: ", _few(damaged), "red"), _TO_MEND[repaired]]
+    return "\n".join(lines)
+
+
+# Before a repair, and after it.
+_TO_MEND = (
+    "`syncd prove --repair` fetches what the replica has of it.",
+    "`syncd audit verify` says what is wrong; `syncd recover TASK` goes on with a task, `syncd "
+    "backup restore` goes back to a copy.",
+)
+
+
+def _few(entry_ids: list[str]) -> str:
+    more = f" and {len(entry_ids) - _SHOWN:,} more" if len(entry_ids) > _SHOWN else ""
+    return f"{', '.join(entry_ids[:_SHOWN])}{more}"
 
 
 def _proved(app: App, found: Proof, repaired: bool, reads_only: bool) -> str:
@@ -234,8 +258,7 @@ def _proved(app: App, found: Proof, repaired: bool, reads_only: bool) -> str:
         ("Missing here", found.missing_here),
     ):
         if missing:
-            more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
-            lines.append(f"{title}: {', '.join(missing[:_SHOWN])}{more}")
+            lines.append(f"{title}: {_few(missing)}")
     if reads_only and found.missing_in_cloud:
         lines.append(f"What is missing at the replica stays here, for {_READS_ONLY}.")
     elif not repaired:

@@ -54,9 +54,18 @@ def called(arguments: Sequence[str]) -> Call | None:
         return None
     if rest[1:] == []:
         return Call(host, home(named), status_line=True)
-    if rest[1] != "--" or len(rest) != 3:
+    if rest[1] != "--" or len(rest) < 3:
         return None
-    return Call(host, home(named), True, rest[2])
+    return Call(host, home(named), True, shell_command(rest[2:]))
+
+
+def shell_command(words: Sequence[str]) -> str:
+    """What a shell is given: one word is a command line already."""
+    if len(words) == 1:
+        return words[0]
+    import shlex
+
+    return shlex.join(words)
 
 
 def run(call: Call) -> int:
