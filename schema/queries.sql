@@ -431,8 +431,13 @@ SELECT entry_id, device_id FROM log WHERE seq = ? OR entity_id = ? LIMIT 1
 SELECT entry_id FROM log
 
 -- stray_rows --
--- Rows of the view that do not lead to an entry of their own checkpoint.
-SELECT COUNT(*) FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq WHERE l.entity_id IS NOT c.id
+-- Rows of the view that do not lead to an entry of their own checkpoint, and those that are missing.
+SELECT (
+  SELECT COUNT(*) FROM checkpoints c LEFT JOIN log l ON l.seq = c.seq WHERE l.entity_id IS NOT c.id
+) + (
+  SELECT COUNT(*) FROM log l WHERE l.entity = 'checkpoint' AND l.op = 'create' AND l.refused IS NULL
+    AND NOT EXISTS (SELECT 1 FROM checkpoints c WHERE c.id = l.entity_id)
+)
 
 -- audit_list --
 -- Entries, newest first, optionally of one task.

@@ -345,10 +345,12 @@ def _record(node: Node) -> Check:
 
 
 def _views(node: Node) -> Check:
-    """Only whether each row points to an entry of its own; `audit verify` compares them all."""
+    """Only whether there is a row for each checkpoint, and it points to an entry of its own; `audit
+    verify` compares them all."""
     (strays,) = node.store.row("stray_rows") or (0,)
     if strays:
-        return Check("", "attention", f"{strays} rows differ from the log", "`syncd rebuild`")
+        told = "1 row differs" if strays == 1 else f"{strays} rows differ"
+        return Check("", "attention", f"{told} from the log", "`syncd audit verify`")
     return Check("", "ok", "lead to their entries")
 
 

@@ -178,9 +178,9 @@ class Exchange:
             self.put_state("remedy", error.remedy if error and not error.passes else "")
 
     def refused(self) -> list[str]:
-        """Entries of this device of which the replica has only the header, and nobody has decided
-        what becomes of them."""
-        own = self.own_ids()
+        """Entries of this device, under whatever login it wrote them, of which the replica has only
+        the header, and nobody has decided what becomes of them."""
+        own = self.own_ids() | set(self.left_ids())
         return [row[0] for row in self.store.rows("quarantined", ("open",)) if row[1] in own]
 
     def offer_again(self, seqs: Iterable[int]) -> None:

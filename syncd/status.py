@@ -212,7 +212,9 @@ def _push(node: Node, state: dict[str, str]) -> dict[str, Any]:
     own, former = state.get("device_id", ""), _former_ids(node, state)
     wanted = orjson.dumps([own, *former]).decode()
     pending = _pending(node, state, sent_to, wanted, several=bool(former))
-    (refused,) = node.store.row("refused_count", (wanted,)) or (0,)
+    # What the replica lacks it lacks, whoever's login it was that sent it.
+    written = orjson.dumps([own, *former, *_left_ids(state)]).decode()
+    (refused,) = node.store.row("refused_count", (written,)) or (0,)
     (at,) = node.store.row("last_pushed") or ("",)
     return {"cursor": sent_to, "pending": pending, "refused": refused, "last_at": at or None,
             "reads_only": bool(state.get("reads_only"))}  # fmt: skip
@@ -242,8 +244,14 @@ def _acknowledged(state: dict[str, str]) -> int:
 
 def _former_ids(node: Node, state: dict[str, str]) -> list[str]:
     """Other ids that this device has had under its login."""
-    not_these = {state.get("device_id", ""), *orjson.loads(state.get("left") or "[]")}
+    not_these = {state.get("device_id", ""), *_left_ids(state)}
     return [row[0] for row in node.store.rows("own_ids") if row[0] not in not_these]
+
+
+def _left_ids(state: dict[str, str]) -> list[str]:
+    """Those that belong to a login which this home no longer has."""
+    found: list[str] = orjson.loads(state.get("left") or "[]")
+    return found
 
 
 def _pull(node: Node, state: dict[str, str], said: dict[str, Any]) -> dict[str, Any]:

@@ -1019,6 +1019,17 @@ def test_what_is_not_utf8_is_called_so(words: str) -> None:
     assert "nothing was written" not in done.stderr or "create" in words
 
 
+@pytest.mark.parametrize("table", ["checkpoints", "log"])
+def test_doctor_notices_a_row_that_is_gone(home: Path, table: str) -> None:
+    create()
+    create()
+    assert ok("doctor").code == 0
+    with closing(sqlite3.connect(home / "context.db", isolation_level=None)) as database:
+        database.execute(f"DELETE FROM {table} WHERE seq = 1")
+    [views] = [c for c in run("doctor", "--json").json()["checks"] if c["state"] != "ok"]
+    assert (views["name"], views["detail"]) == ("views", "1 row differs from the log")
+
+
 def test_doctor_does_not_send_people_to_doctor(home: Path) -> None:
     create()
     page = (home / "context.db").stat().st_size // 2 // 4096 * 4096

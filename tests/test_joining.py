@@ -428,6 +428,35 @@ def test_a_machine_with_a_new_login_after_a_revocation_goes_on(team: Team, admin
 # --- one home, one organization -------------------------------------------------------------------
 
 
+def test_what_the_replica_refused_stays_unsafe_under_the_next_login(team: Team) -> None:
+    """Its content is on this disk alone, whoever's login it was that offered it."""
+    team.sql(
+        "UPDATE syncd.organizations SET body_limit = 10000 WHERE organization_id = %s",
+        team.organization_id,
+    )
+    ann = team.machine()
+    large = ann.create("t", "--focus", "x" * 20_000)
+    ann.sync()
+    ann.ok("login", "-", stdin=team.login(machine="another"))
+    ann.create("t", "--pending", "more")
+    ann.sync()
+    said = ann.run("status", "--json")
+    assert said.code == 3
+    assert (said.json()["safe_to_close"], said.json()["push"]["pending"]) == (False, 0)
+    proof = ann.run("prove", "--json")
+    assert proof.code == 3
+    assert proof.json()["missing_in_cloud"] == [large]
+    assert ann.run("flush", "--wait", "1").code == 1
+    team.sql(
+        "UPDATE syncd.organizations SET body_limit = 99999 WHERE organization_id = %s",
+        team.organization_id,
+    )
+    ann.ok("quarantine", "retry", large)
+    ann.sync()
+    assert ann.json("status")["safe_to_close"] is True
+    assert ann.json("prove")["ok"]
+
+
 def test_a_home_stays_with_its_organization_once_it_has_synced(team: Team) -> None:
     ann, there = team.machine(), team.another()
     elsewhere = there.login()
