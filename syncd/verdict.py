@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from syncd import disk
+from syncd.keychain import END_TO_END
 
 OK, ATTENTION, FAILED = "ok", "attention", "failed"
+_READABLE = ", and what is written here can be read at the replica"
 
 
 class Answer(NamedTuple):
@@ -114,9 +116,10 @@ def _of_the_disk(found: dict[str, Any]) -> Iterator[Need]:
 
 
 def _of_single_entries(document: dict[str, Any]) -> Iterator[Need]:
+    readable = "" if document["encryption"] == END_TO_END else _READABLE
     for name in document["keys_missing"]:
         yield Need(
-            f"entries are sealed with key {name}, which is not here",
+            f"entries are sealed with key {name}, which is not here{readable}",
             "`syncd keys export` on a machine that has it, `syncd keys import` here.",
         )
     for name in document["erased_and_back"]:

@@ -376,7 +376,9 @@ def test_a_second_machine_reads_once_it_has_the_key_and_loses_nothing_before(tea
     assert "keys import" in error["remedy"]
     said = bob.run("status", "--json")
     assert said.code == 3
-    assert key in said.json()["attention"][0]["what"]
+    need = said.json()["attention"][0]["what"]
+    assert key in need
+    assert "what is written here can be read at the replica" in need
     assert bob.json("keys", "show")["missing"] == [key]
     assert bob.json("audit", "verify")["ok"], "as far as can be told without the key"
     assert bob.json("prove")["ok"]
