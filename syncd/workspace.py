@@ -203,6 +203,14 @@ def content(top: Path, path: str) -> str:
         return ""
 
 
+def written_ns(top: Path, path: str) -> int | None:
+    """When a file was last written, in nanoseconds since 1970; None if it is not there."""
+    try:
+        return (top / path).stat().st_mtime_ns
+    except (OSError, ValueError):
+        return None
+
+
 def git(top: Path, *arguments: str, given: str = "") -> str:
     """What git says; nothing where there is no git or it refuses the directory."""
     try:

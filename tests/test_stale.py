@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from counts import full
 from resuming import captured, commit, git, part, repository, resume, saved, states
+from test_cli import ok
 
 from syncd import CheckpointService
+from syncd.vocabulary import now
 
 __all__ = ["repository"]
 
@@ -228,7 +233,7 @@ def test_a_file_that_was_never_there_is_told(service: CheckpointService, reposit
     found = claimed(service, repository)
     assert found == {"file ghost.py": absent, "file later.py": absent}
     (repository / "later.py").write_text("x")
-    assert claimed(service, repository)["file later.py"] == "its content was not recorded"
+    assert claimed(service, repository)["file later.py"] == "newer than the checkpoint"
 
 
 def test_only_source_files_are_tracked(service: CheckpointService, repository: Path) -> None:
@@ -282,6 +287,218 @@ def test_what_is_no_digest_proves_nothing(
 def test_without_a_record_a_named_file_cannot_be_checked(service: CheckpointService) -> None:
     saved(service, metrics={"files_modified": ["a.py"]})
     assert states(resume(service))["file a.py"] == ("UNVERIFIED", "its content was not recorded")
+
+
+# --- files whose content was not recorded -------------------------------------------------------
+
+NEWER = "newer than the checkpoint"
+BUILDER = {
+    "activePrd": {
+        "id": "prd-dark-mode",
+        "checkpoint": {
+            "phase": "implementation",
+            "completedSteps": [
+                {"step": "theme", "filesCreated": ["src/theme.ts"], "filesModified": ["app.ts"],
+                 "timestamp": "2026-02-28T10:05:00Z"},
+            ],
+            "metadata": {"createdBy": "react-dev", "lastUpdatedAt": "2026-02-28T10:10:00Z"},
+        },
+    }
+}  # fmt: skip
+
+
+def dated(file: Path, moment: str, later_ms: int = 0) -> None:
+    """As if it had been written then."""
+    past = datetime.fromisoformat(moment) - datetime.fromtimestamp(0, UTC)
+    written = past // timedelta(microseconds=1) * 1_000 + later_ms * 1_000_000
+    os.utime(file, ns=(written, written))
+
+
+def stale(service: CheckpointService, folder: Path) -> list[str]:
+    """Those named as stale; the claims say the same."""
+    found = resume(service, start=folder)
+    newer = [claim.path for claim in found.found.claims if claim.reason == NEWER]
+    assert newer == found.found.stale
+    return newer
+
+
+@pytest.fixture(params=["in a repository", "without one"])
+def imported(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A builder's project with its checkpoint of 10:10, read in long after that."""
+    folder = tmp_path / "project"
+    (folder / "src").mkdir(parents=True)
+    for name in ("src/theme.ts", "app.ts"):
+        (folder / name).write_text("x")
+        dated(folder / name, "2026-02-28T09:00:00Z")
+    if request.param == "in a repository":
+        git(folder, "init", "-q")
+        commit(folder)
+    (folder / "builder-state.json").write_text(json.dumps(BUILDER))
+    ok("import", "builder-state", "builder-state.json", cwd=folder)
+    return folder
+
+
+def test_a_file_newer_than_an_imported_checkpoint_is_told(imported: Path) -> None:
+    before = ok("--json", "resume", "prd-dark-mode", cwd=imported)
+    assert before.json()["stale_files"] == []
+    assert "STALE" not in before.json()["prompt"]
+    assert "stale" not in before.err
+    dated(imported / "app.ts", "2026-02-28T10:30:00Z")
+    found = ok("--json", "resume", "prd-dark-mode", cwd=imported)
+    document = found.json()
+    assert document["stale_files"] == ["app.ts"]
+    assert {"claim": "file app.ts", "state": "UNVERIFIED", "reason": NEWER} in document["claims"]
+    told = part(document["prompt"], "Attention")
+    assert told[0].startswith("- STALE: app.ts newer than the checkpoint, which recorded no ")
+    assert "- app.ts UNVERIFIED: newer than the checkpoint" in document["prompt"]
+    assert "- theme [UNVERIFIED: " in document["prompt"]
+    assert "the checkpoint may be stale, these changed since: app.ts" in found.err
+
+
+def test_a_time_in_whole_seconds_covers_its_second(imported: Path) -> None:
+    for later_ms, told in ((0, []), (999, []), (1_000, ["app.ts"])):
+        dated(imported / "app.ts", "2026-02-28T10:10:00Z", later_ms)
+        found = ok("--json", "resume", "prd-dark-mode", cwd=imported).json()
+        assert found["stale_files"] == told
+
+
+def test_what_was_written_just_before_the_checkpoint_is_not_newer(
+    service: CheckpointService, tmp_path: Path
+) -> None:
+    names = [f"{number}.py" for number in range(50)]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    saved(service, metrics={"files_modified": names})
+    assert stale(service, tmp_path) == []
+    made = service.get_latest_checkpoint("t")
+    assert made
+    dated(tmp_path / "7.py", made.metadata.timestamp)
+    assert stale(service, tmp_path) == []
+    dated(tmp_path / "7.py", made.metadata.timestamp, later_ms=1)
+    assert stale(service, tmp_path) == ["7.py"]
+
+
+def test_an_update_covers_what_changed_before_it(
+    service: CheckpointService, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text("x")
+    made = saved(service, metrics={"files_modified": ["a.py"]})
+    (tmp_path / "a.py").write_text("y")
+    dated(tmp_path / "a.py", now(), later_ms=1)
+    assert stale(service, tmp_path) == ["a.py"]
+    time.sleep(0.01)
+    service.update_checkpoint(made, {"metrics": {"error_count": 1}})
+    assert stale(service, tmp_path) == []
+
+
+def test_to_finalize_covers_nothing(service: CheckpointService, tmp_path: Path) -> None:
+    """It says nothing new of the work, and records no content either."""
+    (tmp_path / "a.py").write_text("x")
+    made = saved(service, metrics={"files_modified": ["a.py"]})
+    dated(tmp_path / "a.py", now(), later_ms=1)
+    time.sleep(0.01)
+    service.finalize_checkpoint(made)
+    assert stale(service, tmp_path) == ["a.py"]
+
+
+def test_a_version_that_was_read_in_is_as_old_as_it_says(
+    service: CheckpointService, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text("x")
+    made = saved(service, metrics={"files_modified": ["a.py"]})
+    time.sleep(0.01)
+    written = now()
+    dated(tmp_path / "a.py", written, later_ms=1)
+    time.sleep(0.01)
+    service.update_checkpoint(made, {"metadata": {"timestamp": written}})
+    assert stale(service, tmp_path) == ["a.py"]
+
+
+def test_a_time_to_come_is_not_taken_at_its_word(
+    service: CheckpointService, tmp_path: Path
+) -> None:
+    """A file without a zone may name an hour that has not yet come."""
+    (tmp_path / "a.py").write_text("x")
+    saved(service, metadata={"timestamp": "2999-01-01T00:00:00Z"},
+          metrics={"files_modified": ["a.py"]})  # fmt: skip
+    assert stale(service, tmp_path) == []
+    dated(tmp_path / "a.py", now(), later_ms=60_000)
+    assert stale(service, tmp_path) == ["a.py"]
+
+
+def test_the_content_decides_where_it_was_recorded(
+    service: CheckpointService, repository: Path
+) -> None:
+    document: dict[str, Any] = {"metrics": {"files_modified": ["a.py", "later.py"]}}
+    saved(service, **document, workspace=captured(repository, document))
+    (repository / "later.py").write_text("x")
+    for name in ("a.py", "later.py"):
+        dated(repository / name, "2999-01-01T00:00:00Z")
+    assert stale(service, repository) == ["later.py"]
+
+
+def test_a_fresh_clone_of_the_recorded_commit_raises_no_alarm(
+    service: CheckpointService, repository: Path, tmp_path: Path
+) -> None:
+    """All its files are new; git knows that they are the same."""
+    here = {**captured(repository, {}), "files": {}}
+    saved(service, metrics={"files_modified": ["a.py", "b.py"]}, workspace=here)
+    git(tmp_path, "clone", "-q", str(repository), "clone")
+    clone = tmp_path / "clone"
+    for name in ("a.py", "b.py"):
+        dated(clone / name, "2999-01-01T00:00:00Z")
+    assert stale(service, clone) == []
+    (clone / "b.py").write_text("other")
+    dated(clone / "b.py", "2999-01-01T00:00:00Z")
+    assert stale(service, clone) == ["b.py"]
+    git(clone, "commit", "-qam", "other work")
+    assert stale(service, clone) == ["b.py"]
+
+
+def test_a_commit_does_not_speak_for_what_was_not_committed(
+    service: CheckpointService, repository: Path
+) -> None:
+    (repository / "a.py").write_text("uncommitted")
+    here = {**captured(repository, {}), "files": {}}
+    assert here["dirty"]
+    saved(service, metrics={"files_modified": ["a.py"]}, workspace=here)
+    git(repository, "checkout", "-q", "a.py")
+    dated(repository / "a.py", "2999-01-01T00:00:00Z")
+    assert stale(service, repository) == ["a.py"]
+
+
+def test_without_a_recorded_commit_the_time_is_all_there_is(
+    service: CheckpointService, repository: Path
+) -> None:
+    saved(service, metrics={"files_modified": ["a.py", "b.py", "gone.py"]})
+    dated(repository / "a.py", "2999-01-01T00:00:00Z")
+    assert stale(service, repository) == ["a.py"]
+    assert claimed(service, repository)["file gone.py"] == "its content was not recorded"
+
+
+def test_only_source_files_can_be_newer(service: CheckpointService, repository: Path) -> None:
+    commit(repository, _gitignore="*.log\n")
+    names = ["a.py", "out.log", "node_modules/x.js", "dist/app.js", "../beside.py"]
+    saved(service, metrics={"files_modified": names})
+    for name in names:
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_text("x")
+        dated(repository / name, "2999-01-01T00:00:00Z")
+    assert stale(service, repository) == ["a.py"]
+    shutil.rmtree(repository / ".git")
+    assert stale(service, repository) == ["a.py", "out.log"]
+
+
+def test_results_are_older_than_a_file_that_is_newer(
+    service: CheckpointService, repository: Path
+) -> None:
+    document: dict[str, Any] = {"metrics": {"files_modified": ["dist.py"], **PASSED}}
+    saved(service, **document, workspace=captured(repository, document))
+    (repository / "dist.py").write_text("x")
+    dated(repository / "dist.py", "2999-01-01T00:00:00Z")
+    assert claimed(service, repository)["tests: 12 passed, 1 failed"] == (
+        "older than the code: dist.py, the working tree changed since"
+    )
 
 
 # --- tests --------------------------------------------------------------------------------------

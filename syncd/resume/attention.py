@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from syncd.messages import Message
+from syncd.resume.claims import NEWER
 from syncd.resume.gather import Found
 from syncd.resume.text import counted, listed, mapping, text
 from syncd.triggers import Advice, advice
@@ -91,14 +92,24 @@ def _standing(found: Found) -> Iterator[str]:
 
 
 def _code(found: Found) -> Iterator[str]:
-    if found.stale:
-        yield (
-            f"STALE: {listed(found.stale, 5)} changed since the checkpoint. Read what changed "
-            "before you rely on it"
-        )
+    yield from _stale(found)
     open_ones = [claim.claim for claim in found.claims if not claim.holds]
     if open_ones:
         yield f"UNVERIFIED: {len(open_ones)} of {len(found.claims)} claims ({listed(open_ones)})"
+
+
+def _stale(found: Found) -> Iterator[str]:
+    newer = {claim.path for claim in found.claims if claim.reason == NEWER}
+    if changed := [path for path in found.stale if path not in newer]:
+        yield (
+            f"STALE: {listed(changed, 5)} changed since the checkpoint. Read what changed "
+            "before you rely on it"
+        )
+    if later := [path for path in found.stale if path in newer]:
+        yield (
+            f"STALE: {listed(later, 5)} newer than the checkpoint, which recorded no content to "
+            "compare. Read what is there before you rely on it"
+        )
 
 
 def _effort(found: Found, settings: Mapping[str, Any], metrics: Mapping[str, Any]) -> Iterator[str]:

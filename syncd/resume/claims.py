@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from syncd.resume.chain import Cover, Line
 from syncd.resume.look import Recorded, Seen
-from syncd.resume.text import counted, items, listed, mapping, text
+from syncd.resume.text import counted, items, listed, mapping, moment, text
 from syncd.store import Skipped
 
 VERIFIED, UNVERIFIED = "VERIFIED", "UNVERIFIED"
@@ -73,12 +73,16 @@ def damaged_task(problem: str) -> Claim:
 
 _NOT_HERE = "there is no git repository here to compare with"
 _NO_RECORD = "its content was not recorded"
+NEWER = "newer than the checkpoint"
 
 
-def code_claims(then: Recorded | None, now: Seen | None, named: Iterable[str]) -> Iterator[Claim]:
-    """That the code is as the checkpoint saw it. Contents decide, not times."""
+def code_claims(
+    then: Recorded | None, now: Seen | None, named: Iterable[str], newer: Collection[str] = ()
+) -> Iterator[Claim]:
+    """That the code is as the checkpoint saw it. Contents decide; without them, a later time is a
+    hint."""
     if then is None:
-        yield from (_file(name, False, _NO_RECORD) for name in named)
+        yield from (_file(name, False, NEWER if name in newer else _NO_RECORD) for name in named)
     elif now is None:
         yield _claim(_commit(then), False, _NOT_HERE)
         yield from (_file(path, False, _NOT_HERE) for path in then.files)
@@ -89,7 +93,7 @@ def code_claims(then: Recorded | None, now: Seen | None, named: Iterable[str]) -
     else:
         yield _head(then, now)
         yield _tree(then, now)
-        yield from _files(then, now)
+        yield from _files(then, now, newer)
 
 
 def _file(path: str, holds: bool, reason: str) -> Claim:
@@ -134,7 +138,7 @@ def _tree(then: Recorded, now: Seen) -> Claim:
     return _claim("working tree", False, f"{changed}; it was clean")
 
 
-def _files(then: Recorded, now: Seen) -> Iterator[Claim]:
+def _files(then: Recorded, now: Seen, newer: Collection[str]) -> Iterator[Claim]:
     for path, digest in now.files.items():
         if digest == then.files[path]:
             yield _file(path, True, "same content")
@@ -144,26 +148,34 @@ def _files(then: Recorded, now: Seen) -> Iterator[Claim]:
             yield _file(path, False, f"renamed to {now.renamed[path]}")
         else:
             yield _file(path, False, "missing")
-    for name, there in now.others.items():
+    for name, other in now.others.items():
         absent = "there was no such file when it was written, nor is there now"
-        yield _file(name, False, _NO_RECORD if there else absent)
+        there = NEWER if name in newer else _NO_RECORD
+        yield _file(name, False, absent if other.written_ns is None else there)
 
 
-def stale_files(then: Recorded | None, now: Seen | None) -> list[str]:
-    """Recorded files whose content is no longer what it was, where that can be told."""
-    if then is None or now is None or _elsewhere(then, now):
+def stale_files(then: Recorded | None, now: Seen | None, newer: Iterable[str] = ()) -> list[str]:
+    """Recorded files whose content is no longer what it was, and those without a record that are
+    newer, where that can be told."""
+    if then is None:
+        return [*newer]
+    if now is None or _elsewhere(then, now):
         return []
-    return [path for path, digest in now.files.items() if digest != then.files[path]]
+    changed = [path for path, digest in now.files.items() if digest != then.files[path]]
+    return [*changed, *newer]
 
 
 # --- tests --------------------------------------------------------------------------------------
 
 
 def results_claims(
-    document: Mapping[str, Any], then: Recorded | None, now: Seen | None
+    document: Mapping[str, Any],
+    then: Recorded | None,
+    now: Seen | None,
+    newer: Iterable[str] = (),
 ) -> Iterator[Claim]:
     """That results are about this code: they are not older than it."""
-    changed = _changed(then, now)
+    changed = _changed(then, now, newer)
     status = mapping(mapping(document.get("metrics")).get("tests_status"))
     counts = [(status.get(name), name) for name in ("passed", "failed", "skipped")]
     if told := ", ".join(f"{count} {name}" for count, name in counts if count):
@@ -171,7 +183,7 @@ def results_claims(
     last = _last_change(document)
     for result in map(mapping, items(mapping(document.get("verification")).get("results"))):
         what = f"check: {text(result.get('activity'))} {text(result.get('status'))}"
-        ran = _moment(result.get("run_at"))
+        ran = moment(result.get("run_at"))
         early = "it ran before the last step was done" if ran and last and ran < last else ""
         yield _claim(what, not (early or changed), early or changed or _CURRENT)
 
@@ -179,13 +191,13 @@ def results_claims(
 _CURRENT = "the code is still what it was"
 
 
-def _changed(then: Recorded | None, now: Seen | None) -> str:
+def _changed(then: Recorded | None, now: Seen | None, newer: Iterable[str]) -> str:
     """Why the code may not be what was tested."""
     if then is None:
         return "no state of the code was recorded with it"
     if now is None or _elsewhere(then, now):
         return "that code is not here to compare with"
-    found = [*stale_files(then, now)]
+    found = stale_files(then, now, newer)
     if now.commits != (0, 0):
         found.append("HEAD")
     if not _tree(then, now).holds:
@@ -197,16 +209,8 @@ def _last_change(document: Mapping[str, Any]) -> datetime | None:
     """When the last step was done that touched files."""
     steps = map(mapping, items(mapping(document.get("execution_state")).get("completed_items")))
     times = [
-        _moment(step.get("timestamp"))
+        moment(step.get("timestamp"))
         for step in steps
         if step.get("files_created") or step.get("files_modified")
     ]
     return max((time for time in times if time), default=None)
-
-
-def _moment(value: Any) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        return None
-    return moment if moment.tzinfo else None

@@ -13,7 +13,8 @@ from syncd.node import Node
 from syncd.resume import claims
 from syncd.resume.chain import Line, cover, line
 from syncd.resume.claims import Claim
-from syncd.resume.look import look, named_files, recorded
+from syncd.resume.look import look, named_files, recorded, unrecorded
+from syncd.resume.newer import newer, past
 from syncd.store import Record, Skipped
 
 
@@ -47,14 +48,16 @@ def gathered(node: Node, task_id: str, start: Path, origin: Origin | None = None
     task, about_task = _task(node, task_id)
     then, named = recorded(document), named_files(document)
     now = look(start, then, named) if then else None
+    others = now.others if now else {} if then else unrecorded(start, named)
+    later = newer(others, past(node.store, record, document)) if others else []
     signed = cover(node.store, record.entry)
     found = [
         *claims.record_claims(parents, signed, node.store.device_id, skipped),
         *about_task,
-        *claims.code_claims(then, now, named),
-        *claims.results_claims(document, then, now),
+        *claims.code_claims(then, now, named, later),
+        *claims.results_claims(document, then, now, later),
     ]
-    stale, open_ones = claims.stale_files(then, now), _conflicts(node, task_id)
+    stale, open_ones = claims.stale_files(then, now, later), _conflicts(node, task_id)
     return Found(record, document, skipped, task, parents, found, stale, open_ones)
 
 

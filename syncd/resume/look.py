@@ -4,7 +4,7 @@ judges nothing."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +27,18 @@ class Recorded(NamedTuple):
     files: dict[str, str]
 
 
+class Other(NamedTuple):
+    """A file that was named and not recorded: when it was last written, None if it is not there,
+    and whether git knows that it is as the checkpoint saw it."""
+
+    written_ns: int | None
+    as_committed: bool = False
+
+
 class Seen(NamedTuple):
     """`commits`: how many only HEAD has, how many only the recorded commit; None if that is not
     known here. `files`: the present digest of each recorded file, "" if it is gone. `others`: what
-    was named but not recorded, and whether it is there."""
+    was named but not recorded."""
 
     repository: str
     branch: str
@@ -39,7 +47,7 @@ class Seen(NamedTuple):
     commits: tuple[int, int] | None
     files: dict[str, str]
     renamed: dict[str, str]
-    others: dict[str, bool]
+    others: dict[str, Other]
 
 
 def recorded(document: Mapping[str, Any]) -> Recorded | None:
@@ -85,16 +93,47 @@ def look(start: Path, then: Recorded, named: Iterable[str]) -> Seen | None:
     if found is None or now is None:
         return None
     start, top = start.resolve(), found.resolve()
-    there = _unrecorded(start, top, then, named)
+    there = _without_record(start, top, then, named)
     paths = {name: path or name for name, path in there.items()}
     tracked = _tracked(top, [*then.files, *paths.values()])
     files = {path: workspace.content(top, path) for path in then.files if path in tracked}
     gone = {path: then.files[path] for path, digest in files.items() if not digest}
+    others = {name: there[name] for name, path in paths.items() if path in tracked}
     return Seen(
         workspace.repository(found), workspace.branch(found), now.head, tuple(now.changes),
         _commits(top, then.head, now.head), files, _renamed(top, then.head, gone, now.fresh),
-        {name: bool(there[name]) for name, path in paths.items() if path in tracked},
+        _others(top, others, _as_committed(top, then, [*filter(None, others.values())])),
     )  # fmt: skip
+
+
+def unrecorded(start: Path, named: Iterable[str]) -> dict[str, Other]:
+    """The named files that are there, of a checkpoint that recorded nothing of any, with or
+    without a repository."""
+    start = start.resolve()
+    top = (workspace.find(start) or start).resolve()
+    paths = {name: workspace.path_of(name, start, top) for name in named}
+    tracked = _tracked(top, paths.values())
+    return _others(top, {name: path for name, path in paths.items() if path in tracked}, set())
+
+
+def _others(top: Path, paths: Mapping[str, str], same: Collection[str]) -> dict[str, Other]:
+    return {
+        name: Other(workspace.written_ns(top, path) if path else None, path in same)
+        for name, path in paths.items()
+    }
+
+
+def _as_committed(top: Path, then: Recorded, paths: Sequence[str]) -> set[str]:
+    """Those whose content is that of the recorded commit, where nothing else was in the working
+    tree then. A fresh clone gives each file a new time."""
+    asked = [path for path in paths if "\n" not in path]
+    if not asked or not then.head or then.dirty:
+        return set()
+    committed = "\n".join(f"{then.head}:{path}" for path in asked)
+    before = workspace.git(top, "cat-file", "--batch-check=%(objectname)", given=committed)
+    now = workspace.git(top, "hash-object", "--stdin-paths", given="\n".join(asked))
+    pairs = zip(asked, before.split("\n"), now.split("\n"), strict=False)
+    return {path for path, old, new in pairs if old == new}
 
 
 def _tracked(top: Path, paths: Iterable[str]) -> set[str]:
@@ -131,7 +170,7 @@ def _renamed(top: Path, then: str, gone: Mapping[str, str], fresh: Sequence[str]
     return found
 
 
-def _unrecorded(start: Path, top: Path, then: Recorded, named: Iterable[str]) -> dict[str, str]:
+def _without_record(start: Path, top: Path, then: Recorded, named: Iterable[str]) -> dict[str, str]:
     """Names without a record, and the path of the file that each means now, if there is one."""
     return {
         name: workspace.path_of(name, start, top)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 SHOWN_CHARACTERS = 200
@@ -33,6 +34,15 @@ def items(value: Any) -> Sequence[Any]:
 
 def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def moment(value: Any) -> datetime | None:
+    """A time that says its zone."""
+    try:
+        found = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
+    return found if found.tzinfo else None
 
 
 def listed(names: Iterable[str], shown: int = 3) -> str:
