@@ -176,6 +176,60 @@ def test_one_bad_file_does_not_keep_the_others_out(service: CheckpointService, p
     assert failure.line > 0
 
 
+def cut_off(path: Path) -> str:
+    """A file that is damaged, and not being written."""
+    path.write_text(left := path.read_text()[:60])
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    return left
+
+
+def test_a_damaged_file_is_replaced_by_its_good_backup_which_is_taken_in(
+    service: CheckpointService, place: Path
+) -> None:
+    path = agent_file(place)
+    (place / "backups").mkdir()
+    backup = place / "backups" / "secondary_a_20260115_143000.json"
+    backup.write_bytes(path.read_bytes())
+    left = cut_off(path)
+    done = taken(service, "agent-json", place)
+    assert (done[:2], done.failed) == ((1, 0), ())
+    [note] = done.notes
+    assert note.startswith(f"{path}: line 1: expected JSON")
+    assert f"restored from backups/{backup.name}" in note
+    assert path.read_bytes() == backup.read_bytes()
+    [kept] = (place / "backups").glob("*.damaged")
+    assert kept.read_text() == left
+    [found] = service.get_checkpoint_history("penalty")
+    assert found.execution_state.completed_items == ["Part 1"]
+    assert taken(service, "agent-json", place)[:2] == (0, 1)
+
+
+def test_a_backup_does_not_undo_what_is_known(service: CheckpointService, place: Path) -> None:
+    made = service.create_checkpoint("t", "ann", {"pending_items": ["x"]})
+    exported(service, "agent-json", place, "t")
+    changes = {"execution_state": {"completed_items": ["x"]}}
+    service.update_checkpoint(made.metadata.checkpoint_id, changes)
+    [path] = exported(service, "agent-json", place, "t")
+    cut_off(path)
+    assert taken(service, "agent-json", place)[:2] == (0, 1)
+    [found] = service.get_checkpoint_history("t")
+    assert found.execution_state.completed_items == ["x"]
+
+
+def test_a_damaged_file_without_a_good_backup_stays_and_what_to_do_is_told(
+    service: CheckpointService, place: Path, tmp_path: Path
+) -> None:
+    path, elsewhere = agent_file(place), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secondary_a_20260115_143000.json").write_bytes(path.read_bytes())
+    (place / "backups").symlink_to(elsewhere)
+    left = cut_off(path)
+    [failure] = taken(service, "agent-json", place).failed
+    assert failure.message.endswith("correct it, or let its agent write it anew")
+    assert path.read_text() == left
+    assert len(list(elsewhere.iterdir())) == 1
+
+
 def test_nothing_outside_the_directory_is_read(
     service: CheckpointService, place: Path, tmp_path: Path
 ) -> None:

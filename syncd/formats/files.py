@@ -54,6 +54,16 @@ def changed(path: Path, change: Callable[[bytes], bytes]) -> None:
     synced(path.parent)
 
 
+def exchange(path: Path, before: bytes, content: bytes) -> bool:
+    """Put `content` in the place of what is there, if that is still exactly `before`. For one who
+    is alone in the folder."""
+    path = path.resolve()
+    with _draft(path, content) as draft:
+        done = _exchanged(draft, path, before)
+    synced(path.parent)
+    return done
+
+
 def _exchanged(draft: Path, path: Path, before: bytes | None) -> bool:
     """Whether `draft` took the place of exactly `before`. What it takes the place of is seen only
     after the two were swapped: swapped back, another's change stands as if nothing had been."""
