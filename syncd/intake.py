@@ -54,7 +54,8 @@ FORMATS = {
     for form in (
         Format("markdown", markdown.is_name, _one(markdown.read),
                "AGENT_NAME_YYYYMMDD_HHMMSS.md, NAME in capitals", _is_page),
-        Format("agent-json", _is_json, _one(agent_json.read), "NAME.json"),
+        Format("agent-json", lambda n: _is_json(n) and not agent_files.is_archive(n),
+               _one(agent_json.read), "NAME.json"),
         Format("builder-state", lambda name: name == "builder-state.json", builder_state.read,
                "builder-state.json"),
         Format("reference", lambda n: _is_json(n) and n != "latest.json",

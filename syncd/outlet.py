@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from syncd.checkpoint import Checkpoint
 from syncd.errors import CheckpointNotFoundError, InvalidInputError, UsageError
@@ -12,6 +13,8 @@ from syncd.formats import agent_files, agent_json, builder_state, markdown, refe
 from syncd.formats.files import replace
 from syncd.formats.reading import FormatError
 from syncd.service import CheckpointService
+from syncd.sources import Source, Sources, digest
+from syncd.store import Store
 from syncd.vocabulary import MAX_ID
 
 _ALL = 1_000_000
@@ -135,3 +138,47 @@ def _into_builder_state(path: Path, place: str, newest: Checkpoint) -> Path:
         raise UsageError(f"there is no file {path}", "Name an existing builder-state.json.")
     builder_state.update(path, place, lambda _: newest)
     return path
+
+
+# --- the files of those who were given up ---------------------------------------------------------
+
+
+class Aside(NamedTuple):
+    """Files under their new names, and what kept others from getting one."""
+
+    files: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def put_aside(store: Store, task: str, agent: str, *, crashed: bool) -> Aside:
+    """Rename an agent's files that were taken in for a task, so that whoever goes on does not
+    write over them. One that has changed since is still at work and stays."""
+    sources = Sources(store)
+    files, problems = [], []
+    kind: agent_files.Kind = "crashed" if crashed else "aborted"
+    for source in sources.below(Path("/")):
+        path = Path(source.path)
+        try:
+            if _is_of(source, path, task, agent):
+                files.append(str(agent_files.archive(path, kind)))
+                sources.forget(source.path)
+        except OSError as error:
+            problems.append(f"{path} could not be renamed: {error.strerror}")
+    return Aside(tuple(files), tuple(problems))
+
+
+def _is_of(source: Source, path: Path, task: str, agent: str) -> bool:
+    usual = path.name == agent_json.file_name(agent) or path.parent.name == agent_files.FOLDER
+    if not usual or path.suffix != ".json" or path.is_symlink() or not path.is_file():
+        return False
+    data = path.read_bytes()
+    told = source.digest == digest(data, task)  # the task was named when it was read
+    if not told and source.digest != digest(data, ""):
+        return False
+    try:
+        reading = agent_json.read(data, str(path))
+    except FormatError:
+        return False
+    metadata = reading.checkpoint.metadata
+    owner = metadata.task_id or (task if told else reading.owner)
+    return (metadata.agent_id, owner) == (agent, task)

@@ -16,7 +16,7 @@ import orjson
 
 from syncd.errors import InvalidInputError, SyncdError
 from syncd.formats import markdown
-from syncd.formats.agent_files import HALF_WRITTEN_SECONDS
+from syncd.formats.agent_files import FOLDER, HALF_WRITTEN_SECONDS, is_archive
 from syncd.formats.reading import FormatError
 from syncd.intake import FORMATS, Format, Intake, Tally, restored
 from syncd.node import Node
@@ -25,7 +25,6 @@ from syncd.sources import Source, Sources, digest
 
 _SETTLED_SECONDS = 0.15
 _STEP_MS, _IDLE_MS = 50, 1_000
-_ARCHIVES = ("_crashed_", "_aborted_")
 # What an agent's own file says of it, beside who it is.
 _AGENT_WORDS = frozenset((
     "last_checkpoint", "next_checkpoint_expected", "phase", "status", "current_step",
@@ -53,13 +52,11 @@ def format_of(path: Path, data: bytes = b"", *, known: bool = False) -> Format |
         return None
     if markdown.is_name(name):
         return FORMATS["markdown"]
-    if not name.endswith(".json") or name == "latest.json":
+    if not name.endswith(".json") or name == "latest.json" or is_archive(name):
         return None
     if name == "builder-state.json":
         return FORMATS["builder-state"]
-    if any(word in name for word in _ARCHIVES):
-        return None
-    if path.parent.name == "agent_checkpoints":
+    if path.parent.name == FOLDER:
         return FORMATS["agent-json"]
     return _by_content(data, known)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,7 @@ from syncd.errors import InvalidInputError
 from syncd.formats import agent_json, markdown
 from syncd.intake import FORMATS, Intake, Tally
 from syncd.outlet import exported
+from syncd.recovery import TAKEOVER, Wish, recover
 
 __all__ = ["runner"]
 
@@ -228,6 +230,56 @@ def test_a_damaged_file_without_a_good_backup_stays_and_what_to_do_is_told(
     assert failure.message.endswith("correct it, or let its agent write it anew")
     assert path.read_text() == left
     assert len(list(elsewhere.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("way", "kind"), [("--takeover", "crashed"), ("--restart", "aborted")])
+def test_the_file_of_an_agent_that_is_given_up_is_put_aside(
+    runner: Runner, home: Path, place: Path, way: str, kind: str
+) -> None:
+    machine = Machine(runner, home)
+    mine, others = agent_file(place), agent_file(place, "Secondary-B", feature="other")
+    machine.ok("import", "agent-json", str(place))
+    text = mine.read_text()
+    done = machine.json("recover", "penalty", way, "--agent", "Secondary-A2", "--force")
+    [name] = done["put_aside"]
+    assert re.fullmatch(rf"secondary_a_{kind}_\d{{10}}\.json", Path(name).name)
+    assert Path(name).read_text() == text
+    assert sorted(place.iterdir()) == sorted([Path(name), others])
+    counts = machine.json("import", "agent-json", str(place))
+    assert (counts["imported"], counts["unchanged"]) == (0, 1)
+
+
+@pytest.mark.parametrize("why", ["changed", "resumed", "another task"])
+def test_a_file_that_is_still_somebodys_is_not_put_aside(
+    runner: Runner, home: Path, place: Path, why: str
+) -> None:
+    machine, path = Machine(runner, home), agent_file(place)
+    machine.ok("import", "agent-json", str(place), "--task", "t")
+    if why == "changed":
+        agent_file(place, last_checkpoint="2026-01-15T14:45:00Z")
+    if why == "another task":
+        machine.ok("checkpoint", "create", "--task", "u", "--agent", "Secondary-A")
+    words = ["u" if why == "another task" else "t", "--force"]
+    words += [] if why == "resumed" else ["--takeover", "--agent", "bob"]
+    assert machine.json("recover", *words)["put_aside"] == []
+    assert path.exists()
+
+
+def test_a_file_that_cannot_be_put_aside_does_not_stop_a_recovery(
+    service: CheckpointService, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = agent_file(place)
+    taken(service, "agent-json", place)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "link", refused)
+    wish = Wish("penalty", TAKEOVER, "bob", force=True, start=place)
+    done = recover(service.node, wish)
+    assert done.outcome == "resumed"
+    assert done.aside.problems == (f"{path} could not be renamed: Permission denied",)
+    assert path.exists()
 
 
 def test_nothing_outside_the_directory_is_read(

@@ -20,9 +20,12 @@ from syncd.formats.files import alone_in, exchange, replace
 from syncd.formats.reading import FormatError
 from syncd.keychain import synced
 
+FOLDER = "agent_checkpoints"
 KEPT = 10
 # A file that was changed within this time may be half written.
 HALF_WRITTEN_SECONDS = 2.0
+Kind = Literal["crashed", "aborted"]
+_ARCHIVE = re.compile(r".+_(crashed|aborted)_\d+\.json")
 _GOOD, _DAMAGED = ".json", ".damaged"
 _NUMBERED = re.compile(r"_\d{3}$")
 
@@ -65,7 +68,7 @@ def restored(
         raise _adding(error, f"its backup cannot be put in its place: {refused.strerror}") from None
 
 
-def archive(path: Path, kind: Literal["crashed", "aborted"]) -> Path:
+def archive(path: Path, kind: Kind) -> Path:
     """Put the file aside under a name of its own, which is returned."""
     second = clock.wall_ms() // 1000
     while True:
@@ -78,6 +81,10 @@ def archive(path: Path, kind: Literal["crashed", "aborted"]) -> Path:
     path.unlink()
     synced(path.parent)
     return kept
+
+
+def is_archive(name: str) -> bool:
+    return bool(_ARCHIVE.fullmatch(name))
 
 
 def backups(path: Path, suffix: str = _GOOD) -> list[Path]:
