@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from syncd.checkpoint import Checkpoint
+from syncd.entry import CREATE
 from syncd.errors import CheckpointNotFoundError, InvalidInputError, UsageError
 from syncd.formats import agent_files, agent_json, builder_state, markdown, reference_store
 from syncd.formats.files import replace
 from syncd.formats.reading import FormatError
+from syncd.formats.times import is_after
 from syncd.service import CheckpointService
 from syncd.sources import Source, Sources, digest
 from syncd.store import Store
@@ -32,14 +34,23 @@ def exported(
         raise CheckpointNotFoundError(f"task {task!r} has no checkpoint to export")
     oldest_first = found[::-1]
     if form == "builder-state":
-        return [_into_builder_state(place, within or "activePrd", found[0])]
+        at = changed_at(service.node.store, found[0])
+        return [_into_builder_state(place, within or "activePrd", found[0], at)]
     _make_folder(form, place)
-    writers: dict[str, Callable[[Path, list[Checkpoint]], list[Path]]] = {
+    writers: dict[str, Callable[[Store, Path, list[Checkpoint]], list[Path]]] = {
         "markdown": _markdown,
         "agent-json": _agent_json,
         "reference": _reference,
     }
-    return writers[form](place, oldest_first)
+    return writers[form](service.node.store, place, oldest_first)
+
+
+def changed_at(store: Store, checkpoint: Checkpoint) -> str:
+    """When it was changed last; nothing if it is as it was made, by its own time."""
+    entry = store.entry(checkpoint.revision)
+    if entry is None or entry.op == CREATE or is_after(checkpoint.metadata.timestamp, entry.at):
+        return ""
+    return entry.at
 
 
 def _make_folder(form: str, place: Path) -> None:
@@ -53,7 +64,7 @@ def _make_folder(form: str, place: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
 
 
-def _markdown(place: Path, found: list[Checkpoint]) -> list[Path]:
+def _markdown(_: Store, place: Path, found: list[Checkpoint]) -> list[Path]:
     written: list[Path] = []
     for checkpoint in found:
         path = _page(place, checkpoint)
@@ -85,7 +96,7 @@ def _holds(path: Path, checkpoint: Checkpoint) -> bool:
     return found.checkpoint_id == checkpoint.metadata.checkpoint_id
 
 
-def _agent_json(place: Path, found: list[Checkpoint]) -> list[Path]:
+def _agent_json(store: Store, place: Path, found: list[Checkpoint]) -> list[Path]:
     """A file for each agent has its newest one."""
     newest = {checkpoint.metadata.agent_id: checkpoint for checkpoint in found}
     written = []
@@ -102,7 +113,7 @@ def _agent_json(place: Path, found: list[Checkpoint]) -> list[Path]:
                 "Name another directory, or export another format.",
             )
     for agent, checkpoint in newest.items():
-        agent_files.update(place / names[agent], checkpoint)
+        agent_files.update(place / names[agent], checkpoint, changed_at(store, checkpoint))
         written.append(place / names[agent])
     return written
 
@@ -115,7 +126,7 @@ def _owner(path: Path) -> str:
         return ""
 
 
-def _reference(place: Path, found: list[Checkpoint]) -> list[Path]:
+def _reference(_: Store, place: Path, found: list[Checkpoint]) -> list[Path]:
     folder = place / _folder(found[0].metadata.task_id)
     # All names first: one that cannot be is no reason to leave half of them behind.
     written = [folder / f"{_folder(each.metadata.checkpoint_id)}.json" for each in found]
@@ -133,10 +144,10 @@ def _folder(name: str) -> str:
     return name
 
 
-def _into_builder_state(path: Path, place: str, newest: Checkpoint) -> Path:
+def _into_builder_state(path: Path, place: str, newest: Checkpoint, as_of: str) -> Path:
     if not path.is_file():
         raise UsageError(f"there is no file {path}", "Name an existing builder-state.json.")
-    builder_state.update(path, place, lambda _: newest)
+    builder_state.update(path, place, lambda _: newest, as_of)
     return path
 
 

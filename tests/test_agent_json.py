@@ -298,6 +298,45 @@ def test_a_file_name_is_harmless(agent: str) -> None:
     assert re.fullmatch(r"[a-z0-9_]+\.json", file_name(agent))
 
 
+AS_OF = st.sampled_from(["2026-03-01T10:00:00.123+00:00", "9999-12-31T23:59:59+00:00"])
+
+
+@many(ROUNDS)
+@given(CHECKPOINTS, AS_OF)
+def test_any_checkpoint_that_has_changed_comes_back_with_its_own_time(
+    checkpoint: Checkpoint, as_of: str
+) -> None:
+    data = write(checkpoint, as_of)
+    assert json.loads(data)["last_checkpoint"] == as_of
+    assert same(read(data, "a.json").checkpoint, checkpoint)
+
+
+def test_a_change_is_shown_with_its_time_and_the_next_is_due_after_it() -> None:
+    before = "2026-01-15T14:45:00Z"
+    checkpoint = of(last_checkpoint="2026-01-15T14:30:00Z", next_checkpoint_expected=before)
+    shown = json.loads(write(checkpoint, "2026-01-15T15:00:00Z"))
+    assert shown["last_checkpoint"] == "2026-01-15T15:00:00Z"
+    assert shown["next_checkpoint_expected"] == "2026-01-15T15:15:00Z"
+    soon = json.loads(write(checkpoint, "2026-01-15T14:31:00Z"))
+    assert soon["next_checkpoint_expected"] == before
+
+
+def test_who_goes_on_with_a_file_of_ours_counts_from_his_own_time() -> None:
+    document = json.loads(write(of(last_checkpoint="2026-01-15T14:30:00Z"), "2026-01-15T15:00:00Z"))
+    document["last_checkpoint"] = "2026-01-15T16:00:00Z"
+    found = read(encoded(document), "a.json").checkpoint
+    assert found.metadata.timestamp == "2026-01-15T16:00:00Z"
+
+
+@pytest.mark.parametrize("as_of", ["", "soon", "2026-01-15T15:00:00", 7, None, {}])
+def test_a_time_under_our_key_that_is_none_is_left(as_of: Any) -> None:
+    document = json.loads(write(of(next_checkpoint_expected="2026-01-15T14:45:00Z")))
+    document["syncd"]["as_of"] = as_of
+    found = read(encoded(document), "a.json").checkpoint
+    assert found.metadata.timestamp == document["last_checkpoint"]
+    assert "as_of" not in found.body()
+
+
 # --- files that were edited ---------------------------------------------------------------------
 
 RICH = of(

@@ -320,6 +320,30 @@ def test_what_was_exported_is_not_read_back(
     assert service.node.store.row("newest") == entries
 
 
+@pytest.mark.parametrize("form", ["agent-json", "builder-state"])
+def test_what_was_changed_is_exported_with_that_time_and_not_read_back(
+    service: CheckpointService, place: Path, form: str
+) -> None:
+    made = service.create_checkpoint(
+        "t", "ann", {"pending_items": ["x"]}, timestamp="2026-01-15T14:30:00+00:00"
+    )
+    changes = {"execution_state": {"completed_items": ["x"], "pending_items": []}}
+    changed = service.update_checkpoint(made.metadata.checkpoint_id, changes)
+    entry = service.node.store.entry(changed.revision)
+    assert entry
+    there = place / "builder-state.json" if form == "builder-state" else place
+    (place / "builder-state.json").write_text('{"activePrd": {"id": "t"}}')
+    [path] = exported(service, form, there, "t")
+    text = path.read_text()
+    field = "lastUpdatedAt" if form == "builder-state" else "last_checkpoint"
+    assert f'"{field}": "{entry.at}"' in text
+    assert taken(service, form, path)[:2] == (0, 1)
+    later = text.replace(f'"{field}": "{entry.at}"', f'"{field}": "2036-01-15T14:30:00+00:00"')
+    path.write_text(later)
+    assert taken(service, form, path)[:2] == (1, 0)
+    assert len(service.get_checkpoint_history("t")) == 2
+
+
 @pytest.mark.parametrize("form", ["markdown", "agent-json", "reference"])
 def test_a_whole_task_moves_to_another_home_by_files(
     service: CheckpointService, place: Path, tmp_path: Path, form: str

@@ -30,11 +30,11 @@ _GOOD, _DAMAGED = ".json", ".damaged"
 _NUMBERED = re.compile(r"_\d{3}$")
 
 
-def update(path: Path, checkpoint: Checkpoint) -> None:
-    """Write the agent's file anew; a missing one is made."""
+def update(path: Path, checkpoint: Checkpoint, as_of: str = "") -> None:
+    """Write the agent's file anew; a missing one is made. `as_of` is as for agent_json.write."""
     if path.exists() and not path.is_file():
         raise InvalidInputError(f"{path} is no file", "It is read back: name another place.")
-    content = agent_json.write(checkpoint)
+    content = agent_json.write(checkpoint, as_of)
     path.parent.mkdir(parents=True, exist_ok=True)
     with alone_in(path.parent):
         if path.exists():
