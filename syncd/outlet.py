@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 from syncd.checkpoint import Checkpoint
 from syncd.entry import CREATE
-from syncd.errors import CheckpointNotFoundError, InvalidInputError, UsageError
+from syncd.errors import CheckpointNotFoundError, InvalidInputError, SyncdError, UsageError
 from syncd.formats import agent_files, agent_json, builder_state, markdown, reference_store
 from syncd.formats.files import replace
 from syncd.formats.reading import FormatError
@@ -37,12 +37,12 @@ def exported(
         at = changed_at(service.node.store, found[0])
         return [_into_builder_state(place, within or "activePrd", found[0], at)]
     _make_folder(form, place)
-    writers: dict[str, Callable[[Store, Path, list[Checkpoint]], list[Path]]] = {
+    writers: dict[str, Callable[[CheckpointService, Path, list[Checkpoint]], list[Path]]] = {
         "markdown": _markdown,
         "agent-json": _agent_json,
         "reference": _reference,
     }
-    return writers[form](service.node.store, place, oldest_first)
+    return writers[form](service, place, oldest_first)
 
 
 def changed_at(store: Store, checkpoint: Checkpoint) -> str:
@@ -64,14 +64,31 @@ def _make_folder(form: str, place: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
 
 
-def _markdown(_: Store, place: Path, found: list[Checkpoint]) -> list[Path]:
-    written: list[Path] = []
+def _markdown(service: CheckpointService, place: Path, found: list[Checkpoint]) -> list[Path]:
+    written: dict[str, Path] = {}
     for checkpoint in found:
         path = _page(place, checkpoint)
-        previous = written[-1].name if written else ""
+        previous = _previous(service, place, checkpoint, written)
         replace(path, markdown.write(checkpoint, previous=previous).encode())
-        written.append(path)
-    return written
+        written[checkpoint.metadata.checkpoint_id] = path
+    return list(written.values())
+
+
+def _previous(
+    service: CheckpointService, place: Path, checkpoint: Checkpoint, written: Mapping[str, Path]
+) -> str:
+    """The name of its parent's page; nothing where there is none, or the page that the checkpoint
+    was read from knows better than the parent's time."""
+    parent_id = checkpoint.recovery.last_successful_state
+    if parent_id in written or not parent_id:
+        return written[parent_id].name if parent_id else ""
+    try:
+        parent = service.get_checkpoint(parent_id)
+    except SyncdError:
+        return ""
+    if (path := _page(place, parent)).exists():
+        return path.name
+    return "" if markdown.said_before(checkpoint) else markdown.file_name(parent)
 
 
 def _page(place: Path, checkpoint: Checkpoint) -> Path:
@@ -96,7 +113,7 @@ def _holds(path: Path, checkpoint: Checkpoint) -> bool:
     return found.checkpoint_id == checkpoint.metadata.checkpoint_id
 
 
-def _agent_json(store: Store, place: Path, found: list[Checkpoint]) -> list[Path]:
+def _agent_json(service: CheckpointService, place: Path, found: list[Checkpoint]) -> list[Path]:
     """A file for each agent has its newest one."""
     newest = {checkpoint.metadata.agent_id: checkpoint for checkpoint in found}
     written = []
@@ -113,7 +130,9 @@ def _agent_json(store: Store, place: Path, found: list[Checkpoint]) -> list[Path
                 "Name another directory, or export another format.",
             )
     for agent, checkpoint in newest.items():
-        agent_files.update(place / names[agent], checkpoint, changed_at(store, checkpoint))
+        agent_files.update(
+            place / names[agent], checkpoint, changed_at(service.node.store, checkpoint)
+        )
         written.append(place / names[agent])
     return written
 
@@ -126,7 +145,7 @@ def _owner(path: Path) -> str:
         return ""
 
 
-def _reference(_: Store, place: Path, found: list[Checkpoint]) -> list[Path]:
+def _reference(_: CheckpointService, place: Path, found: list[Checkpoint]) -> list[Path]:
     folder = place / _folder(found[0].metadata.task_id)
     # All names first: one that cannot be is no reason to leave half of them behind.
     written = [folder / f"{_folder(each.metadata.checkpoint_id)}.json" for each in found]

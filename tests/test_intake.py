@@ -131,6 +131,30 @@ def test_a_page_names_the_one_before_it(service: CheckpointService, place: Path)
     assert second.recovery.last_successful_state == first.metadata.checkpoint_id
 
 
+def test_one_page_is_written_with_the_name_of_the_one_before_it(
+    service: CheckpointService, place: Path, tmp_path: Path
+) -> None:
+    for minute in ("01", "02"):
+        service.create_checkpoint("t", "ann", timestamp=f"2026-01-16T15:{minute}:00+00:00")
+    [path] = exported(service, "markdown", place, "t")
+    assert "**Previous:** AGENT_ANN_20260116_150100.md\n" in path.read_text()
+    assert taken(service, "markdown", place)[:2] == (0, 1)
+    first, second = exported(service, "markdown", tmp_path / "all", "t", whole=True)
+    assert f"**Previous:** {first.name}\n" in second.read_text()
+    assert "**Previous:**" not in first.read_text()
+
+
+def test_a_page_keeps_the_name_of_the_one_before_it_though_that_is_not_here(
+    service: CheckpointService, place: Path, tmp_path: Path
+) -> None:
+    name = "AGENT_SCHEDULER_20260116_143022.md"
+    page(place, "AGENT_SCHEDULER_20260116_150045.md", more=f"**Previous:** {name}\n")
+    taken(service, "markdown", place)
+    [path] = exported(service, "markdown", tmp_path / "out", "plan-block-10")
+    assert f"**Previous:** {name}\n" in path.read_text()
+    assert taken(service, "markdown", path.parent)[:2] == (0, 1)
+
+
 def test_the_same_file_on_two_machines_is_one_checkpoint(
     service: CheckpointService, place: Path, tmp_path: Path
 ) -> None:
