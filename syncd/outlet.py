@@ -11,7 +11,7 @@ from syncd.checkpoint import Checkpoint
 from syncd.entry import CREATE
 from syncd.errors import CheckpointNotFoundError, InvalidInputError, SyncdError, UsageError
 from syncd.formats import agent_files, agent_json, builder_state, markdown, reference_store
-from syncd.formats.files import replace
+from syncd.formats.files import refuse_outside, replace
 from syncd.formats.reading import FormatError
 from syncd.formats.times import is_after
 from syncd.service import CheckpointService
@@ -68,6 +68,7 @@ def _markdown(service: CheckpointService, place: Path, found: list[Checkpoint]) 
     written: dict[str, Path] = {}
     for checkpoint in found:
         path = _page(place, checkpoint)
+        refuse_outside(place, path)
         previous = _previous(service, place, checkpoint, written)
         replace(path, markdown.write(checkpoint, previous=previous).encode())
         written[checkpoint.metadata.checkpoint_id] = path
@@ -129,6 +130,7 @@ def _agent_json(service: CheckpointService, place: Path, found: list[Checkpoint]
                 f"{place / name} is the file of {owner}, and {agent}'s would have the same name",
                 "Name another directory, or export another format.",
             )
+    refuse_outside(place, place / agent_files.BACKUPS, *(place / name for name in names.values()))
     for agent, checkpoint in newest.items():
         agent_files.update(
             place / names[agent], checkpoint, changed_at(service.node.store, checkpoint)
@@ -149,6 +151,7 @@ def _reference(_: CheckpointService, place: Path, found: list[Checkpoint]) -> li
     folder = place / _folder(found[0].metadata.task_id)
     # All names first: one that cannot be is no reason to leave half of them behind.
     written = [folder / f"{_folder(each.metadata.checkpoint_id)}.json" for each in found]
+    refuse_outside(place, folder, folder / "latest.json", *written)
     folder.mkdir(exist_ok=True)
     for path, checkpoint in zip(written, found, strict=True):
         replace(path, reference_store.write(checkpoint))

@@ -331,6 +331,48 @@ def test_a_file_that_may_not_be_read_is_named(service: CheckpointService, place:
 # --- and back -------------------------------------------------------------------------------------
 
 
+LINKS = [
+    ("agent-json", "ann.json"), ("agent-json", "backups"), ("reference", "t"),
+    ("reference", "t/latest.json"), ("markdown", "AGENT_ANN_20260116_150100.md"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "name"), LINKS)
+def test_an_export_does_not_follow_a_link_out_of_its_directory(
+    service: CheckpointService, place: Path, tmp_path: Path, form: str, name: str
+) -> None:
+    service.create_checkpoint("t", "ann", timestamp="2026-01-16T15:01:00+00:00")
+    target, link = tmp_path / "target", place / name
+    link.parent.mkdir(exist_ok=True)
+    if name in ("t", "backups"):
+        target.mkdir()
+        link.symlink_to(target)
+    else:
+        link.symlink_to(target)
+        if form != "markdown":  # one that leads nowhere yet would be made
+            target.write_text("{}")
+    with pytest.raises(InvalidInputError, match="leads out of") as caught:
+        exported(service, form, place, "t")
+    assert "Remove the link" in caught.value.remedy
+    assert not target.is_file() or target.read_text() == "{}"
+    assert not target.is_dir() or not list(target.iterdir())
+    assert [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()] == []
+
+
+def test_an_export_follows_a_link_that_stays_and_refuses_a_circle(
+    service: CheckpointService, place: Path
+) -> None:
+    service.create_checkpoint("t", "ann")
+    (place / "ann.json").symlink_to("real.json")
+    exported(service, "agent-json", place, "t")
+    assert (place / "ann.json").is_symlink()
+    assert "ann" in (place / "real.json").read_text()
+    (place / "real.json").unlink()
+    (place / "real.json").symlink_to("ann.json")
+    with pytest.raises(InvalidInputError, match="leads out of"):
+        exported(service, "agent-json", place, "t")
+
+
 @pytest.mark.parametrize("form", ["markdown", "agent-json", "reference"])
 def test_what_was_exported_is_not_read_back(
     service: CheckpointService, place: Path, form: str

@@ -20,7 +20,7 @@ from syncd.formats.files import alone_in, exchange, replace
 from syncd.formats.reading import FormatError
 from syncd.keychain import synced
 
-FOLDER = "agent_checkpoints"
+FOLDER, BACKUPS = "agent_checkpoints", "backups"
 KEPT = 10
 # A file that was changed within this time may be half written.
 HALF_WRITTEN_SECONDS = 2.0
@@ -96,7 +96,7 @@ def backups(path: Path, suffix: str = _GOOD) -> list[Path]:
 
 
 def _folder(path: Path) -> Path:
-    return path.parent / "backups"
+    return path.parent / BACKUPS
 
 
 def _back_up(path: Path) -> None:
