@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from syncd.checkpoint import Checkpoint
 from syncd.errors import CheckpointNotFoundError, InvalidInputError, SyncdError
 from syncd.fold import derived_id
-from syncd.formats import agent_json, builder_state, markdown, reference_store
+from syncd.formats import agent_files, agent_json, builder_state, markdown, reference_store
 from syncd.formats.reading import FormatError, Reading
 from syncd.service import CheckpointService
 from syncd.sources import Sources, digest
@@ -54,7 +54,8 @@ FORMATS = {
     for form in (
         Format("markdown", markdown.is_name, _one(markdown.read),
                "AGENT_NAME_YYYYMMDD_HHMMSS.md, NAME in capitals", _is_page),
-        Format("agent-json", _is_json, _one(agent_json.read), "NAME.json"),
+        Format("agent-json", lambda n: _is_json(n) and not agent_files.is_archive(n),
+               _one(agent_json.read), "NAME.json"),
         Format("builder-state", lambda name: name == "builder-state.json", builder_state.read,
                "builder-state.json"),
         Format("reference", lambda n: _is_json(n) and n != "latest.json",
@@ -171,9 +172,12 @@ class Place:
 
 
 class _File(NamedTuple):
+    """`restored` says what a damaged file was replaced by."""
+
     path: Path
     digest: str
     readings: list[Reading]
+    restored: str = ""
 
     @property
     def written_at(self) -> str:
@@ -217,24 +221,35 @@ class Intake:
         unchanged = 0
         for number, path in enumerate(paths, start=1):
             try:
-                data = place.content(path)
-                holding, known = digest(data, self._task), self._sources.of(path.absolute())
-                if known and known.digest == holding:
-                    unchanged += 1
+                if file := self._looked_at(form, path, place):
+                    found.append(file)
                 else:
-                    found.append(_File(path, holding, form.read(data, str(path))))
+                    unchanged += 1
             except InvalidInputError as error:
                 failed.append(_failure(path, error))
             if number % _AT_ONCE == 0:
                 report("read", number, len(paths))
         return found, Tally(unchanged=unchanged, failed=tuple(failed))
 
+    def _looked_at(self, form: Format, path: Path, place: Place) -> _File | None:
+        """What it says, unless that is known."""
+        data = place.content(path)
+        holding, known = digest(data, self._task), self._sources.of(path.absolute())
+        if known and known.digest == holding:
+            return None
+        try:
+            return _File(path, holding, form.read(data, str(path)))
+        except FormatError as error:
+            found = restored(form, path, error, place)
+        readings = form.read(found.data, str(path))
+        return _File(path, digest(found.data, self._task), readings, found.note)
+
     def _whole(self, file: _File) -> Tally:
         """All that one file holds; what is wrong with it must not keep the others out."""
-        tally = Tally()
+        tally = Tally(notes=(f"{file.path}: {file.restored}",) if file.restored else ())
         try:
             for reading in file.readings:
-                tally = tally.plus(self._take(file.path, reading))
+                tally = tally.plus(self._take(file.path, reading, old=bool(file.restored)))
         except (InvalidInputError, CheckpointNotFoundError) as error:
             return tally.plus(Tally(failed=(_failure(file.path, error),)))
         self._sources.read(file.path.absolute(), file.digest)
@@ -243,23 +258,26 @@ class Intake:
     def place(self, path: Path) -> Place:
         return Place(path if path.is_dir() else path.parent, self._limit)
 
-    def one(self, form: Format, path: Path, data: bytes, name: str) -> Tally:
+    def one(self, form: Format, path: Path, data: bytes, name: str, *, old: bool = False) -> Tally:
         """A single file that was read, and was called so when it was met first; raises what is
-        wrong with it."""
+        wrong with it. `old`: it is as it was once."""
         readings = form.read(data, str(path))
         tally = Tally()
         with self._store.transaction():
             for reading in readings:
-                tally = tally.plus(self._take(path.with_name(name), reading))
+                tally = tally.plus(self._take(path.with_name(name), reading, old=old))
         return tally
 
-    def _take(self, path: Path, reading: Reading) -> Tally:
+    def _take(self, path: Path, reading: Reading, *, old: bool) -> Tally:
+        """A checkpoint that is here already is not put back to what an old file says of it."""
         checkpoint = self._addressed(path, reading)
         notes = tuple(f"{path}: {note}" for note in reading.notes)
         known = self._store.row("checkpoint", (checkpoint.metadata.checkpoint_id,))
         if known is None:
             self._service.save(checkpoint, parent=self._parent(reading, checkpoint))
             return Tally(imported=1, notes=notes)
+        if old:
+            return Tally(unchanged=1)
         before = self._service.get_checkpoint(checkpoint.metadata.checkpoint_id)
         if not _dated(reading):  # else each look at it would be another time
             metadata = checkpoint.metadata.amended(timestamp=before.metadata.timestamp)
@@ -295,6 +313,13 @@ class Intake:
             return None
         name = file_id(checkpoint.metadata.task_id, Path(reading.previous).name, reading)
         return name if self._store.row("checkpoint", (name,)) else None
+
+
+def restored(form: Format, path: Path, error: FormatError, place: Place) -> agent_files.Restored:
+    """The good backup that a damaged file was replaced by; raises `error` where there is none."""
+    if form.name != "agent-json":
+        raise error
+    return agent_files.restored(path, error, place.content)
 
 
 def _dated(reading: Reading) -> bool:

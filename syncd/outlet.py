@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from syncd.checkpoint import Checkpoint
-from syncd.errors import CheckpointNotFoundError, InvalidInputError, UsageError
+from syncd.entry import CREATE
+from syncd.errors import CheckpointNotFoundError, InvalidInputError, SyncdError, UsageError
 from syncd.formats import agent_files, agent_json, builder_state, markdown, reference_store
-from syncd.formats.files import replace
+from syncd.formats.files import refuse_outside, replace
 from syncd.formats.reading import FormatError
+from syncd.formats.times import is_after
 from syncd.service import CheckpointService
+from syncd.sources import Source, Sources, digest
+from syncd.store import Store
 from syncd.vocabulary import MAX_ID
 
 _ALL = 1_000_000
@@ -29,14 +34,23 @@ def exported(
         raise CheckpointNotFoundError(f"task {task!r} has no checkpoint to export")
     oldest_first = found[::-1]
     if form == "builder-state":
-        return [_into_builder_state(place, within or "activePrd", found[0])]
+        at = changed_at(service.node.store, found[0])
+        return [_into_builder_state(place, within or "activePrd", found[0], at)]
     _make_folder(form, place)
-    writers: dict[str, Callable[[Path, list[Checkpoint]], list[Path]]] = {
+    writers: dict[str, Callable[[CheckpointService, Path, list[Checkpoint]], list[Path]]] = {
         "markdown": _markdown,
         "agent-json": _agent_json,
         "reference": _reference,
     }
-    return writers[form](place, oldest_first)
+    return writers[form](service, place, oldest_first)
+
+
+def changed_at(store: Store, checkpoint: Checkpoint) -> str:
+    """When it was changed last; nothing if it is as it was made, by its own time."""
+    entry = store.entry(checkpoint.revision)
+    if entry is None or entry.op == CREATE or is_after(checkpoint.metadata.timestamp, entry.at):
+        return ""
+    return entry.at
 
 
 def _make_folder(form: str, place: Path) -> None:
@@ -50,14 +64,32 @@ def _make_folder(form: str, place: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
 
 
-def _markdown(place: Path, found: list[Checkpoint]) -> list[Path]:
-    written: list[Path] = []
+def _markdown(service: CheckpointService, place: Path, found: list[Checkpoint]) -> list[Path]:
+    written: dict[str, Path] = {}
     for checkpoint in found:
         path = _page(place, checkpoint)
-        previous = written[-1].name if written else ""
+        refuse_outside(place, path)
+        previous = _previous(service, place, checkpoint, written)
         replace(path, markdown.write(checkpoint, previous=previous).encode())
-        written.append(path)
-    return written
+        written[checkpoint.metadata.checkpoint_id] = path
+    return list(written.values())
+
+
+def _previous(
+    service: CheckpointService, place: Path, checkpoint: Checkpoint, written: Mapping[str, Path]
+) -> str:
+    """The name of its parent's page; nothing where there is none, or the page that the checkpoint
+    was read from knows better than the parent's time."""
+    parent_id = checkpoint.recovery.last_successful_state
+    if parent_id in written or not parent_id:
+        return written[parent_id].name if parent_id else ""
+    try:
+        parent = service.get_checkpoint(parent_id)
+    except SyncdError:
+        return ""
+    if (path := _page(place, parent)).exists():
+        return path.name
+    return "" if markdown.said_before(checkpoint) else markdown.file_name(parent)
 
 
 def _page(place: Path, checkpoint: Checkpoint) -> Path:
@@ -82,7 +114,7 @@ def _holds(path: Path, checkpoint: Checkpoint) -> bool:
     return found.checkpoint_id == checkpoint.metadata.checkpoint_id
 
 
-def _agent_json(place: Path, found: list[Checkpoint]) -> list[Path]:
+def _agent_json(service: CheckpointService, place: Path, found: list[Checkpoint]) -> list[Path]:
     """A file for each agent has its newest one."""
     newest = {checkpoint.metadata.agent_id: checkpoint for checkpoint in found}
     written = []
@@ -98,8 +130,11 @@ def _agent_json(place: Path, found: list[Checkpoint]) -> list[Path]:
                 f"{place / name} is the file of {owner}, and {agent}'s would have the same name",
                 "Name another directory, or export another format.",
             )
+    refuse_outside(place, place / agent_files.BACKUPS, *(place / name for name in names.values()))
     for agent, checkpoint in newest.items():
-        agent_files.update(place / names[agent], checkpoint)
+        agent_files.update(
+            place / names[agent], checkpoint, changed_at(service.node.store, checkpoint)
+        )
         written.append(place / names[agent])
     return written
 
@@ -112,10 +147,11 @@ def _owner(path: Path) -> str:
         return ""
 
 
-def _reference(place: Path, found: list[Checkpoint]) -> list[Path]:
+def _reference(_: CheckpointService, place: Path, found: list[Checkpoint]) -> list[Path]:
     folder = place / _folder(found[0].metadata.task_id)
     # All names first: one that cannot be is no reason to leave half of them behind.
     written = [folder / f"{_folder(each.metadata.checkpoint_id)}.json" for each in found]
+    refuse_outside(place, folder, folder / "latest.json", *written)
     folder.mkdir(exist_ok=True)
     for path, checkpoint in zip(written, found, strict=True):
         replace(path, reference_store.write(checkpoint))
@@ -130,8 +166,52 @@ def _folder(name: str) -> str:
     return name
 
 
-def _into_builder_state(path: Path, place: str, newest: Checkpoint) -> Path:
+def _into_builder_state(path: Path, place: str, newest: Checkpoint, as_of: str) -> Path:
     if not path.is_file():
         raise UsageError(f"there is no file {path}", "Name an existing builder-state.json.")
-    builder_state.update(path, place, lambda _: newest)
+    builder_state.update(path, place, lambda _: newest, as_of)
     return path
+
+
+# --- the files of those who were given up ---------------------------------------------------------
+
+
+class Aside(NamedTuple):
+    """Files under their new names, and what kept others from getting one."""
+
+    files: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def put_aside(store: Store, task: str, agent: str, *, crashed: bool) -> Aside:
+    """Rename an agent's files that were taken in for a task, so that whoever goes on does not
+    write over them. One that has changed since is still at work and stays."""
+    sources = Sources(store)
+    files, problems = [], []
+    kind: agent_files.Kind = "crashed" if crashed else "aborted"
+    for source in sources.below(Path("/")):
+        path = Path(source.path)
+        try:
+            if _is_of(source, path, task, agent):
+                files.append(str(agent_files.archive(path, kind)))
+                sources.forget(source.path)
+        except OSError as error:
+            problems.append(f"{path} could not be renamed: {error.strerror}")
+    return Aside(tuple(files), tuple(problems))
+
+
+def _is_of(source: Source, path: Path, task: str, agent: str) -> bool:
+    usual = path.name == agent_json.file_name(agent) or path.parent.name == agent_files.FOLDER
+    if not usual or path.suffix != ".json" or path.is_symlink() or not path.is_file():
+        return False
+    data = path.read_bytes()
+    told = source.digest == digest(data, task)  # the task was named when it was read
+    if not told and source.digest != digest(data, ""):
+        return False
+    try:
+        reading = agent_json.read(data, str(path))
+    except FormatError:
+        return False
+    metadata = reading.checkpoint.metadata
+    owner = metadata.task_id or (task if told else reading.owner)
+    return (metadata.agent_id, owner) == (agent, task)

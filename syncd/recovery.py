@@ -21,6 +21,7 @@ from syncd.fallback import Usable, usable
 from syncd.leases import Worker
 from syncd.mending import Mended
 from syncd.node import Node, user
+from syncd.outlet import Aside, put_aside
 from syncd.resume import Reader, Resumption, resumed
 from syncd.resume.chain import line
 from syncd.resume.fit import Room
@@ -64,6 +65,7 @@ class Recovery(NamedTuple):
     found: Resumption | None = None
     tenure: Tenure | None = None
     escalation: dict[str, str] | None = None
+    aside: Aside = Aside()
 
     def document(self) -> dict[str, Any]:
         told = self.found.document() if self.found else {}
@@ -86,6 +88,7 @@ class Recovery(NamedTuple):
             "claims": told.get("claims", []),
             "stale_files": told.get("stale_files", []),
             "escalation": self.escalation,
+            "put_aside": list(self.aside.files),
             "prompt": told.get("prompt", ""),
         }
 
@@ -197,12 +200,16 @@ class _Attempt:
             checkpoint_id = self._begin(agent)
             self._unblock(agent, checkpoint_id)
             self._log(RESUMED, checkpoint_id, agent, "")
+        aside = Aside()
+        if state:
+            crashed = state == CRASHED
+            aside = put_aside(self._node.store, self._task, self._former[0], crashed=crashed)
         reader = Reader(
             self._wish.start, self._wish.program, agent, self._wish.rooms, self._session
         )
         origin = Origin(checkpoint_id, self._usable.skipped, [*self._notes(agent)])
         found = resumed(self._node, self._task, reader, origin)
-        return self._result(RESUMED, agent, found=found, tenure=claimed)
+        return self._result(RESUMED, agent, found=found, tenure=claimed, aside=aside)
 
     def _begin(self, agent: str) -> str:
         """Where to go on from."""

@@ -16,16 +16,15 @@ import orjson
 
 from syncd.errors import InvalidInputError, SyncdError
 from syncd.formats import markdown
+from syncd.formats.agent_files import FOLDER, HALF_WRITTEN_SECONDS, is_archive
 from syncd.formats.reading import FormatError
-from syncd.intake import FORMATS, Format, Intake, Tally
+from syncd.intake import FORMATS, Format, Intake, Tally, restored
 from syncd.node import Node
 from syncd.service import CheckpointService
 from syncd.sources import Source, Sources, digest
 
 _SETTLED_SECONDS = 0.15
-_GIVEN_UP_SECONDS = 2.0
 _STEP_MS, _IDLE_MS = 50, 1_000
-_ARCHIVES = ("_crashed_", "_aborted_")
 # What an agent's own file says of it, beside who it is.
 _AGENT_WORDS = frozenset((
     "last_checkpoint", "next_checkpoint_expected", "phase", "status", "current_step",
@@ -35,7 +34,8 @@ _SKIPPED = frozenset((".git", "node_modules", "backups", ".venv", "__pycache__")
 
 
 class Event(NamedTuple):
-    """What became of a file: taken, unchanged, renamed, gone, unreadable or passed over."""
+    """What became of a file: taken, unchanged, renamed, gone, restored from its backup, unreadable
+    or passed over."""
 
     what: str
     path: str
@@ -52,13 +52,11 @@ def format_of(path: Path, data: bytes = b"", *, known: bool = False) -> Format |
         return None
     if markdown.is_name(name):
         return FORMATS["markdown"]
-    if not name.endswith(".json") or name == "latest.json":
+    if not name.endswith(".json") or name == "latest.json" or is_archive(name):
         return None
     if name == "builder-state.json":
         return FORMATS["builder-state"]
-    if any(word in name for word in _ARCHIVES):
-        return None
-    if path.parent.name == "agent_checkpoints":
+    if path.parent.name == FOLDER:
         return FORMATS["agent-json"]
     return _by_content(data, known)
 
@@ -167,7 +165,7 @@ class Watcher:
         if not path.is_file():
             return self._gone(known)
         data = self._intake.place(self._root(path)).content(path)
-        form = format_of(path, data, known=known is not None or path in self._roots)
+        form = self._form(path, data, known)
         if form is None:
             return _overlooked(path)
         holding = digest(data, self._task)
@@ -181,6 +179,9 @@ class Watcher:
         self._sources.read(path, holding)
         return _told(path, done)
 
+    def _form(self, path: Path, data: bytes, known: Source | None) -> Format | None:
+        return format_of(path, data, known=known is not None or path in self._roots)
+
     def _root(self, path: Path) -> Path:
         """The place that was named, in which the file lies."""
         within = [root for root in self._roots if path.is_relative_to(root)]
@@ -193,15 +194,37 @@ class Watcher:
         return Event("gone", known.path)
 
     def _unreadable(self, path: Path, error: InvalidInputError) -> Event | None:
-        """Reported once it has stayed so for a while: it may be in the middle of being written."""
+        """Restored, or reported, once it has stayed so for a while: it may be in the middle of
+        being written."""
         began = self._since.setdefault(path, time.monotonic())
-        if time.monotonic() - max(began, self._waiting.get(path, began)) < _GIVEN_UP_SECONDS:
+        if time.monotonic() - max(began, self._waiting.get(path, began)) < HALF_WRITTEN_SECONDS:
             return None
         self._settle(path)
-        line = error.line if isinstance(error, FormatError) else 0
-        message = error.expected if isinstance(error, FormatError) else error.message
+        found: SyncdError = error
+        if isinstance(error, FormatError):
+            try:
+                return self._restored(path, error)
+            except SyncdError as still:
+                found = still
+        line = found.line if isinstance(found, FormatError) else 0
+        message = found.expected if isinstance(found, FormatError) else found.message
         self._sources.unreadable(path, line, message)
         return Event("unreadable", str(path), line=line, message=message)
+
+    def _restored(self, path: Path, error: FormatError) -> Event:
+        """What its newest good backup says, which now stands in the place of what was damaged;
+        raises what is wrong where there is none."""
+        known, place = self._sources.of(path), self._intake.place(self._root(path))
+        form = self._form(path, place.content(path), known)
+        if form is None:
+            raise error
+        data, note = restored(form, path, error, place)
+        name = known.origin if known else path.name
+        done = self._intake.one(form, path, data, name, old=bool(note))
+        self._sources.read(path, digest(data, self._task))
+        return (
+            Event("restored", str(path), done.imported, message=note) if note else _told(path, done)
+        )
 
 
 def _touched(path: Path) -> Iterable[Path]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,45 @@ def test_a_file_name_is_harmless(agent: str) -> None:
     assert re.fullmatch(r"[a-z0-9_]+\.json", file_name(agent))
 
 
+AS_OF = st.sampled_from(["2026-03-01T10:00:00.123+00:00", "9999-12-31T23:59:59+00:00"])
+
+
+@many(ROUNDS)
+@given(CHECKPOINTS, AS_OF)
+def test_any_checkpoint_that_has_changed_comes_back_with_its_own_time(
+    checkpoint: Checkpoint, as_of: str
+) -> None:
+    data = write(checkpoint, as_of)
+    assert json.loads(data)["last_checkpoint"] == as_of
+    assert same(read(data, "a.json").checkpoint, checkpoint)
+
+
+def test_a_change_is_shown_with_its_time_and_the_next_is_due_after_it() -> None:
+    before = "2026-01-15T14:45:00Z"
+    checkpoint = of(last_checkpoint="2026-01-15T14:30:00Z", next_checkpoint_expected=before)
+    shown = json.loads(write(checkpoint, "2026-01-15T15:00:00Z"))
+    assert shown["last_checkpoint"] == "2026-01-15T15:00:00Z"
+    assert shown["next_checkpoint_expected"] == "2026-01-15T15:15:00Z"
+    soon = json.loads(write(checkpoint, "2026-01-15T14:31:00Z"))
+    assert soon["next_checkpoint_expected"] == before
+
+
+def test_who_goes_on_with_a_file_of_ours_counts_from_his_own_time() -> None:
+    document = json.loads(write(of(last_checkpoint="2026-01-15T14:30:00Z"), "2026-01-15T15:00:00Z"))
+    document["last_checkpoint"] = "2026-01-15T16:00:00Z"
+    found = read(encoded(document), "a.json").checkpoint
+    assert found.metadata.timestamp == "2026-01-15T16:00:00Z"
+
+
+@pytest.mark.parametrize("as_of", ["", "soon", "2026-01-15T15:00:00", 7, None, {}])
+def test_a_time_under_our_key_that_is_none_is_left(as_of: Any) -> None:
+    document = json.loads(write(of(next_checkpoint_expected="2026-01-15T14:45:00Z")))
+    document["syncd"]["as_of"] = as_of
+    found = read(encoded(document), "a.json").checkpoint
+    assert found.metadata.timestamp == document["last_checkpoint"]
+    assert "as_of" not in found.body()
+
+
 # --- files that were edited ---------------------------------------------------------------------
 
 RICH = of(
@@ -459,43 +499,91 @@ def test_a_change_keeps_the_files_mode(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
 
+def fault(path: Path) -> FormatError:
+    with pytest.raises(FormatError) as caught:
+        read(path.read_bytes(), str(path))
+    return caught.value
+
+
+def damaged(path: Path, content: bytes = b'{"agent_id": ') -> FormatError:
+    """Long enough ago that it is not half written."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    return fault(path)
+
+
 def test_a_damaged_file_is_replaced_by_its_newest_good_backup(path: Path) -> None:
     for number in range(3):
         agent_files.update(path, numbered(number))
     newest, older = agent_files.backups(path)
     newest.write_bytes(b"{")
-    path.write_bytes(b'{"agent_id": ')
-    found = agent_files.restored(path)
-    assert str(found.checkpoint.execution_state.current_step) == "step 0"
-    assert found.notes[-1].endswith(f"restored from backups/{older.name}")
-    assert "line 1" in found.notes[-1]
+    found = agent_files.restored(path, damaged(path))
+    (kept,) = agent_files.backups(path, ".damaged")
+    names = f"restored from backups/{older.name}, and kept as backups/{kept.name}"
+    assert found.note.startswith("line 1: expected JSON")
+    assert found.note.endswith(names)
+    assert path.read_bytes() == older.read_bytes() == found.data
+    assert kept.read_bytes() == b'{"agent_id": '
     assert step_of(path) == "step 0"
-    (damaged,) = agent_files.backups(path, ".damaged")
-    assert damaged.read_bytes() == b'{"agent_id": '
 
 
-def test_a_sound_file_is_left_as_it_is(path: Path) -> None:
-    agent_files.update(path, numbered(1))
-    before = path.read_bytes()
-    assert agent_files.restored(path).notes == ()
-    assert path.read_bytes() == before
+@pytest.mark.parametrize("content", [b"", b"not json", b"[]", b"\xff", bytes(9)])
+def test_without_a_good_backup_a_damaged_file_stays_and_what_to_do_is_told(
+    path: Path, content: bytes
+) -> None:
+    error = damaged(path, content)
+    with pytest.raises(FormatError, match="no good backup of it: correct it, or let its agent"):
+        agent_files.restored(path, error)
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
 
 
-def test_without_a_good_backup_the_agent_starts_afresh_and_is_told(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_bytes(b"not json")
-    found = agent_files.restored(path)
-    assert found.checkpoint.metadata.agent_id == "secondary_a"
-    assert "there is no good backup: the agent starts afresh" in found.notes[0]
-
-
-def test_a_missing_file_means_a_fresh_start_even_where_there_are_backups(path: Path) -> None:
+def test_a_file_that_is_whole_and_wrong_is_not_replaced(path: Path) -> None:
+    """Somebody wrote it so."""
     agent_files.update(path, numbered(1))
     agent_files.update(path, numbered(2))
-    agent_files.archive(path, "aborted")
-    found = agent_files.restored(path)
-    assert found.checkpoint.execution_state.current_step is None
-    assert found.notes == ("secondary_a.json is missing: the agent starts afresh",)
+    error = damaged(path, b'{"agent_id": "a", "status": 7}')
+    with pytest.raises(FormatError) as caught:
+        agent_files.restored(path, error)
+    assert caught.value is error
+    assert agent_files.backups(path, ".damaged") == []
+
+
+def test_one_that_is_being_written_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent_files.update(path, numbered(1))
+    agent_files.update(path, numbered(2))
+    path.write_bytes(b'{"agent_id": ')
+    error, slept = fault(path), []
+
+    def finish(seconds: float) -> None:
+        slept.append(seconds)
+        path.write_bytes(write(numbered(3)))
+
+    monkeypatch.setattr(time, "sleep", finish)
+    found = agent_files.restored(path, error)
+    assert (found.data, found.note) == (path.read_bytes(), "")
+    assert step_of(path) == "step 3"
+    assert 0 < slept[0] <= agent_files.HALF_WRITTEN_SECONDS
+
+
+def test_what_was_written_in_the_last_moment_is_not_replaced(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent_files.update(path, numbered(1))
+    agent_files.update(path, numbered(2))
+    error = damaged(path)
+
+    def overtaken(target: Path, content: bytes) -> None:
+        files.replace(target, content)
+        path.write_bytes(write(numbered(3)))
+
+    monkeypatch.setattr(agent_files, "replace", overtaken)
+    with pytest.raises(FormatError, match="it is being written: look again"):
+        agent_files.restored(path, error)
+    assert step_of(path) == "step 3"
 
 
 def test_damaged_files_do_not_push_out_good_backups(path: Path) -> None:

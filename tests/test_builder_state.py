@@ -357,6 +357,25 @@ def test_any_checkpoint_comes_back_cut_and_no_other_way_changed(checkpoint: Chec
     assert write(data, "activePrd", found, "b") == data
 
 
+def test_a_checkpoint_that_has_changed_is_shown_with_that_time_and_comes_back_with_its_own() -> (
+    None
+):
+    changed = "2026-03-15T15:00:00+00:00"
+    checkpoint = of(completed_items=["x"], key_decisions=["y"], current_focus="z")
+    data = write(b'{"activePrd": {"id": "p"}}', "activePrd", checkpoint, "b", changed)
+    shown = json.loads(data)["activePrd"]["checkpoint"]
+    assert shown["metadata"]["lastUpdatedAt"] == changed
+    assert shown["completedSteps"][0]["timestamp"] == changed
+    assert shown["decisions"][0]["timestamp"] == changed
+    assert same(only(data).checkpoint, checkpoint)
+    later = data.replace(
+        b'"lastUpdatedAt": "' + changed.encode(), b'"lastUpdatedAt": "2027-01-15T14:30:00Z'
+    )
+    found = only(later).checkpoint
+    assert found.metadata.timestamp == "2027-01-15T14:30:00Z"
+    assert found.execution_state.completed_items == ["x"]
+
+
 # --- files that were edited ---------------------------------------------------------------------
 
 RICH = of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +18,7 @@ from syncd.errors import InvalidInputError
 from syncd.formats import agent_json, markdown
 from syncd.intake import FORMATS, Intake, Tally
 from syncd.outlet import exported
+from syncd.recovery import TAKEOVER, Wish, recover
 
 __all__ = ["runner"]
 
@@ -129,6 +131,30 @@ def test_a_page_names_the_one_before_it(service: CheckpointService, place: Path)
     assert second.recovery.last_successful_state == first.metadata.checkpoint_id
 
 
+def test_one_page_is_written_with_the_name_of_the_one_before_it(
+    service: CheckpointService, place: Path, tmp_path: Path
+) -> None:
+    for minute in ("01", "02"):
+        service.create_checkpoint("t", "ann", timestamp=f"2026-01-16T15:{minute}:00+00:00")
+    [path] = exported(service, "markdown", place, "t")
+    assert "**Previous:** AGENT_ANN_20260116_150100.md\n" in path.read_text()
+    assert taken(service, "markdown", place)[:2] == (0, 1)
+    first, second = exported(service, "markdown", tmp_path / "all", "t", whole=True)
+    assert f"**Previous:** {first.name}\n" in second.read_text()
+    assert "**Previous:**" not in first.read_text()
+
+
+def test_a_page_keeps_the_name_of_the_one_before_it_though_that_is_not_here(
+    service: CheckpointService, place: Path, tmp_path: Path
+) -> None:
+    name = "AGENT_SCHEDULER_20260116_143022.md"
+    page(place, "AGENT_SCHEDULER_20260116_150045.md", more=f"**Previous:** {name}\n")
+    taken(service, "markdown", place)
+    [path] = exported(service, "markdown", tmp_path / "out", "plan-block-10")
+    assert f"**Previous:** {name}\n" in path.read_text()
+    assert taken(service, "markdown", path.parent)[:2] == (0, 1)
+
+
 def test_the_same_file_on_two_machines_is_one_checkpoint(
     service: CheckpointService, place: Path, tmp_path: Path
 ) -> None:
@@ -176,6 +202,110 @@ def test_one_bad_file_does_not_keep_the_others_out(service: CheckpointService, p
     assert failure.line > 0
 
 
+def cut_off(path: Path) -> str:
+    """A file that is damaged, and not being written."""
+    path.write_text(left := path.read_text()[:60])
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    return left
+
+
+def test_a_damaged_file_is_replaced_by_its_good_backup_which_is_taken_in(
+    service: CheckpointService, place: Path
+) -> None:
+    path = agent_file(place)
+    (place / "backups").mkdir()
+    backup = place / "backups" / "secondary_a_20260115_143000.json"
+    backup.write_bytes(path.read_bytes())
+    left = cut_off(path)
+    done = taken(service, "agent-json", place)
+    assert (done[:2], done.failed) == ((1, 0), ())
+    [note] = done.notes
+    assert note.startswith(f"{path}: line 1: expected JSON")
+    assert f"restored from backups/{backup.name}" in note
+    assert path.read_bytes() == backup.read_bytes()
+    [kept] = (place / "backups").glob("*.damaged")
+    assert kept.read_text() == left
+    [found] = service.get_checkpoint_history("penalty")
+    assert found.execution_state.completed_items == ["Part 1"]
+    assert taken(service, "agent-json", place)[:2] == (0, 1)
+
+
+def test_a_backup_does_not_undo_what_is_known(service: CheckpointService, place: Path) -> None:
+    made = service.create_checkpoint("t", "ann", {"pending_items": ["x"]})
+    exported(service, "agent-json", place, "t")
+    changes = {"execution_state": {"completed_items": ["x"]}}
+    service.update_checkpoint(made.metadata.checkpoint_id, changes)
+    [path] = exported(service, "agent-json", place, "t")
+    cut_off(path)
+    assert taken(service, "agent-json", place)[:2] == (0, 1)
+    [found] = service.get_checkpoint_history("t")
+    assert found.execution_state.completed_items == ["x"]
+
+
+def test_a_damaged_file_without_a_good_backup_stays_and_what_to_do_is_told(
+    service: CheckpointService, place: Path, tmp_path: Path
+) -> None:
+    path, elsewhere = agent_file(place), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secondary_a_20260115_143000.json").write_bytes(path.read_bytes())
+    (place / "backups").symlink_to(elsewhere)
+    left = cut_off(path)
+    [failure] = taken(service, "agent-json", place).failed
+    assert failure.message.endswith("correct it, or let its agent write it anew")
+    assert path.read_text() == left
+    assert len(list(elsewhere.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("way", "kind"), [("--takeover", "crashed"), ("--restart", "aborted")])
+def test_the_file_of_an_agent_that_is_given_up_is_put_aside(
+    runner: Runner, home: Path, place: Path, way: str, kind: str
+) -> None:
+    machine = Machine(runner, home)
+    mine, others = agent_file(place), agent_file(place, "Secondary-B", feature="other")
+    machine.ok("import", "agent-json", str(place))
+    text = mine.read_text()
+    done = machine.json("recover", "penalty", way, "--agent", "Secondary-A2", "--force")
+    [name] = done["put_aside"]
+    assert re.fullmatch(rf"secondary_a_{kind}_\d{{10}}\.json", Path(name).name)
+    assert Path(name).read_text() == text
+    assert sorted(place.iterdir()) == sorted([Path(name), others])
+    counts = machine.json("import", "agent-json", str(place))
+    assert (counts["imported"], counts["unchanged"]) == (0, 1)
+
+
+@pytest.mark.parametrize("why", ["changed", "resumed", "another task"])
+def test_a_file_that_is_still_somebodys_is_not_put_aside(
+    runner: Runner, home: Path, place: Path, why: str
+) -> None:
+    machine, path = Machine(runner, home), agent_file(place)
+    machine.ok("import", "agent-json", str(place), "--task", "t")
+    if why == "changed":
+        agent_file(place, last_checkpoint="2026-01-15T14:45:00Z")
+    if why == "another task":
+        machine.ok("checkpoint", "create", "--task", "u", "--agent", "Secondary-A")
+    words = ["u" if why == "another task" else "t", "--force"]
+    words += [] if why == "resumed" else ["--takeover", "--agent", "bob"]
+    assert machine.json("recover", *words)["put_aside"] == []
+    assert path.exists()
+
+
+def test_a_file_that_cannot_be_put_aside_does_not_stop_a_recovery(
+    service: CheckpointService, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = agent_file(place)
+    taken(service, "agent-json", place)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "link", refused)
+    wish = Wish("penalty", TAKEOVER, "bob", force=True, start=place)
+    done = recover(service.node, wish)
+    assert done.outcome == "resumed"
+    assert done.aside.problems == (f"{path} could not be renamed: Permission denied",)
+    assert path.exists()
+
+
 def test_nothing_outside_the_directory_is_read(
     service: CheckpointService, place: Path, tmp_path: Path
 ) -> None:
@@ -201,6 +331,48 @@ def test_a_file_that_may_not_be_read_is_named(service: CheckpointService, place:
 # --- and back -------------------------------------------------------------------------------------
 
 
+LINKS = [
+    ("agent-json", "ann.json"), ("agent-json", "backups"), ("reference", "t"),
+    ("reference", "t/latest.json"), ("markdown", "AGENT_ANN_20260116_150100.md"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "name"), LINKS)
+def test_an_export_does_not_follow_a_link_out_of_its_directory(
+    service: CheckpointService, place: Path, tmp_path: Path, form: str, name: str
+) -> None:
+    service.create_checkpoint("t", "ann", timestamp="2026-01-16T15:01:00+00:00")
+    target, link = tmp_path / "target", place / name
+    link.parent.mkdir(exist_ok=True)
+    if name in ("t", "backups"):
+        target.mkdir()
+        link.symlink_to(target)
+    else:
+        link.symlink_to(target)
+        if form != "markdown":  # one that leads nowhere yet would be made
+            target.write_text("{}")
+    with pytest.raises(InvalidInputError, match="leads out of") as caught:
+        exported(service, form, place, "t")
+    assert "Remove the link" in caught.value.remedy
+    assert not target.is_file() or target.read_text() == "{}"
+    assert not target.is_dir() or not list(target.iterdir())
+    assert [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()] == []
+
+
+def test_an_export_follows_a_link_that_stays_and_refuses_a_circle(
+    service: CheckpointService, place: Path
+) -> None:
+    service.create_checkpoint("t", "ann")
+    (place / "ann.json").symlink_to("real.json")
+    exported(service, "agent-json", place, "t")
+    assert (place / "ann.json").is_symlink()
+    assert "ann" in (place / "real.json").read_text()
+    (place / "real.json").unlink()
+    (place / "real.json").symlink_to("ann.json")
+    with pytest.raises(InvalidInputError, match="leads out of"):
+        exported(service, "agent-json", place, "t")
+
+
 @pytest.mark.parametrize("form", ["markdown", "agent-json", "reference"])
 def test_what_was_exported_is_not_read_back(
     service: CheckpointService, place: Path, form: str
@@ -212,6 +384,30 @@ def test_what_was_exported_is_not_read_back(
     entries = service.node.store.row("newest")
     assert taken(service, form, place)[:3] == (0, len(written), ())
     assert service.node.store.row("newest") == entries
+
+
+@pytest.mark.parametrize("form", ["agent-json", "builder-state"])
+def test_what_was_changed_is_exported_with_that_time_and_not_read_back(
+    service: CheckpointService, place: Path, form: str
+) -> None:
+    made = service.create_checkpoint(
+        "t", "ann", {"pending_items": ["x"]}, timestamp="2026-01-15T14:30:00+00:00"
+    )
+    changes = {"execution_state": {"completed_items": ["x"], "pending_items": []}}
+    changed = service.update_checkpoint(made.metadata.checkpoint_id, changes)
+    entry = service.node.store.entry(changed.revision)
+    assert entry
+    there = place / "builder-state.json" if form == "builder-state" else place
+    (place / "builder-state.json").write_text('{"activePrd": {"id": "t"}}')
+    [path] = exported(service, form, there, "t")
+    text = path.read_text()
+    field = "lastUpdatedAt" if form == "builder-state" else "last_checkpoint"
+    assert f'"{field}": "{entry.at}"' in text
+    assert taken(service, form, path)[:2] == (0, 1)
+    later = text.replace(f'"{field}": "{entry.at}"', f'"{field}": "2036-01-15T14:30:00+00:00"')
+    path.write_text(later)
+    assert taken(service, form, path)[:2] == (1, 0)
+    assert len(service.get_checkpoint_history("t")) == 2
 
 
 @pytest.mark.parametrize("form", ["markdown", "agent-json", "reference"])

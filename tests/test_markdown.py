@@ -231,7 +231,8 @@ def test_the_complex_form_is_read() -> None:
     )
     assert reading.previous == "AGENT_SCHEDULER_20260116_143022.md"
     assert reading.notes == ()
-    assert "markdown" not in checkpoint.body(), "everything was understood"
+    kept = {"previous": reading.previous}
+    assert checkpoint.body()["markdown"] == kept, "everything else was understood"
 
 
 @pytest.mark.parametrize("text", [MINIMAL, COMPLEX])
@@ -332,6 +333,18 @@ def test_a_mission_over_several_lines_and_text_below_the_headers_are_kept() -> N
 )  # fmt: skip
 def test_the_file_before_is_named_without_its_path(text: str) -> None:
     assert read(f"{TOP}**Previous:** {text}\n").previous == "AGENT_B_20260116_143022.md"
+
+
+@pytest.mark.parametrize("text", ["AGENT_B_20260116_143022.md", "[it](./x.md)", "none, the first"])
+def test_what_a_page_says_of_the_one_before_is_kept_and_written_again(text: str) -> None:
+    reading = read(f"{TOP}**Previous:** {text}\n")
+    page = markdown.write(reading.checkpoint)
+    assert f"**Previous:** {text}\n" in page
+    assert content(read(page).checkpoint) == content(reading.checkpoint)
+    other = markdown.write(reading.checkpoint, previous="AGENT_C_20260116_143022.md")
+    assert "**Previous:** AGENT_C_20260116_143022.md\n" in other
+    assert other.count("**Previous:**") == 1
+    assert content(read(other).checkpoint) == content(reading.checkpoint)
 
 
 # --- who and when -------------------------------------------------------------------------------

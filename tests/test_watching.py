@@ -218,6 +218,26 @@ def test_what_is_left_of_a_file_that_held_a_checkpoint_is_reported(
     assert len(history(home, "penalty")) == 1
 
 
+def test_a_damaged_file_is_restored_once_it_is_not_half_written(home: Path, place: Path) -> None:
+    path = agent_file(place)
+    backup = place / "backups" / "secondary_a_20260115_143000.json"
+    backup.parent.mkdir()
+    backup.write_bytes(path.read_bytes())
+    left = path.read_text()[:60]
+    path.write_text(left)
+    with watching(home, place) as watch:
+        time.sleep(1.0)
+        assert path.read_text() == left
+        told = watch.event()
+        assert (told.what, told.path, told.imported) == ("restored", str(path), 1)
+        assert f"restored from backups/{backup.name}" in told.message
+        assert path.read_bytes() == backup.read_bytes()
+        assert watch.silent()
+    with closing(Node(home)) as node:
+        assert node.store.rows("source_problems") == []
+    assert len(history(home, "penalty")) == 1
+
+
 def test_a_page_of_another_name_is_passed_over_and_named(home: Path, place: Path) -> None:
     with watching(home, place) as watch:
         page(place, "README.md")

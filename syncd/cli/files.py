@@ -142,6 +142,8 @@ def _say(app: App, event: Event) -> None:
     elif event.what == "unreadable":
         place = f"{event.path}, line {event.line}" if event.line else event.path
         warn(f"{place}: {event.message}")
+    elif event.what == "restored":
+        warn(f"{event.path}: {event.message}")
     elif event.what == "passed over":
         warn(f"Passed over, as {event.message}: {event.path}")
     elif event.what != "unchanged":

@@ -74,6 +74,10 @@ def _tell(app: App, task: str, done: Recovery) -> None:
     for mended in done.mended.entries:
         which = f"entry {mended['entry_id']}: " if mended["entry_id"] else ""
         printing.say(render.labelled("Mended: ", f"{which}{mended['problem']}", err=True))
+    for file in done.aside.files:
+        printing.say(render.labelled("Put aside: ", file, err=True))
+    for problem in done.aside.problems:
+        warn(problem)
     app.say_skipped(done.usable.skipped)
     for lost in done.mended.lost:
         warn(lost)

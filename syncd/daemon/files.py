@@ -12,6 +12,7 @@ from syncd.errors import SyncdError
 from syncd.node import Node
 
 _AGAIN_SECONDS = 5.0
+_WARNINGS = ("restored", "unreadable", "passed over")
 
 
 class Files(threading.Thread):
@@ -43,7 +44,7 @@ class Files(threading.Thread):
         from syncd.watching import Event, Watcher
 
         def tell(event: Event) -> None:
-            say = logs.warning if event.what in ("unreadable", "passed over") else logs.info
+            say = logs.warning if event.what in _WARNINGS else logs.info
             said = {name: value for name, value in event._asdict().items() if value}
             say(f"file {said.pop('what')}", **said)
 

@@ -3,30 +3,38 @@ it is damaged, and put aside when the agent is given up."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from syncd import clock
 from syncd.checkpoint import Checkpoint
 from syncd.errors import CheckpointCorruptionError, InvalidInputError
 from syncd.formats import agent_json
-from syncd.formats.files import alone_in, replace
-from syncd.formats.reading import FormatError, Reading
+from syncd.formats.files import alone_in, exchange, replace
+from syncd.formats.reading import FormatError
 from syncd.keychain import synced
 
+FOLDER, BACKUPS = "agent_checkpoints", "backups"
 KEPT = 10
+# A file that was changed within this time may be half written.
+HALF_WRITTEN_SECONDS = 2.0
+Kind = Literal["crashed", "aborted"]
+_ARCHIVE = re.compile(r".+_(crashed|aborted)_\d+\.json")
 _GOOD, _DAMAGED = ".json", ".damaged"
 _NUMBERED = re.compile(r"_\d{3}$")
 
 
-def update(path: Path, checkpoint: Checkpoint) -> None:
-    """Write the agent's file anew; a missing one is made."""
+def update(path: Path, checkpoint: Checkpoint, as_of: str = "") -> None:
+    """Write the agent's file anew; a missing one is made. `as_of` is as for agent_json.write."""
     if path.exists() and not path.is_file():
         raise InvalidInputError(f"{path} is no file", "It is read back: name another place.")
-    content = agent_json.write(checkpoint)
+    content = agent_json.write(checkpoint, as_of)
     path.parent.mkdir(parents=True, exist_ok=True)
     with alone_in(path.parent):
         if path.exists():
@@ -35,19 +43,32 @@ def update(path: Path, checkpoint: Checkpoint) -> None:
         _validate(path, checkpoint)
 
 
-def restored(path: Path) -> Reading:
-    """What the file says. A damaged one is replaced by its newest good backup; where there is none,
-    or no file at all, the agent starts afresh. The notes say which it was."""
-    if not path.exists():
-        return _fresh(path, f"{path.name} is missing: the agent starts afresh")
-    with alone_in(path.parent):
-        try:
-            return _reading(path)
-        except FormatError as error:
-            return _brought_back(path, error)
+class Restored(NamedTuple):
+    """What a file holds now; `note` says what it was replaced by, unless its writer was faster."""
+
+    data: bytes
+    note: str = ""
 
 
-def archive(path: Path, kind: Literal["crashed", "aborted"]) -> Path:
+def restored(
+    path: Path, error: FormatError, content: Callable[[Path], bytes] = Path.read_bytes
+) -> Restored:
+    """Replace a damaged file by its newest good backup and keep what was damaged. Raises `error`,
+    with what there is to do, where there is none, or where the file is whole and wrong: then
+    somebody meant it. `content` reads a file, and may refuse to."""
+    try:
+        if _is_whole(content(path)):
+            raise error
+        if backups(path):
+            _let_settle(path)
+        with alone_in(path.parent):
+            data = content(path)
+            return Restored(data) if _is_whole(data) else _brought_back(path, data, error, content)
+    except OSError as refused:
+        raise _adding(error, f"its backup cannot be put in its place: {refused.strerror}") from None
+
+
+def archive(path: Path, kind: Kind) -> Path:
     """Put the file aside under a name of its own, which is returned."""
     second = clock.wall_ms() // 1000
     while True:
@@ -62,6 +83,10 @@ def archive(path: Path, kind: Literal["crashed", "aborted"]) -> Path:
     return kept
 
 
+def is_archive(name: str) -> bool:
+    return bool(_ARCHIVE.fullmatch(name))
+
+
 def backups(path: Path, suffix: str = _GOOD) -> list[Path]:
     """Newest first. Another agent's name may begin like this one's."""
     name = re.compile(rf"{re.escape(path.stem)}_\d{{8}}_\d{{6}}(_\d{{3}})?{re.escape(suffix)}")
@@ -71,20 +96,22 @@ def backups(path: Path, suffix: str = _GOOD) -> list[Path]:
 
 
 def _folder(path: Path) -> Path:
-    return path.parent / "backups"
+    return path.parent / BACKUPS
 
 
 def _back_up(path: Path) -> None:
     """A damaged file is kept too, apart: it must not push out the good ones."""
+    data = path.read_bytes()
+    _keep(path, data, _GOOD if _is_good(path, data) else _DAMAGED)
+
+
+def _keep(path: Path, data: bytes, suffix: str) -> Path:
     _folder(path).mkdir(exist_ok=True)
-    try:
-        _reading(path)
-        suffix = _GOOD
-    except FormatError:
-        suffix = _DAMAGED
-    replace(_free_name(path, suffix), path.read_bytes())
+    kept = _free_name(path, suffix)
+    replace(kept, data)
     for old in backups(path, suffix)[KEPT:]:
         old.unlink()
+    return kept
 
 
 def _free_name(path: Path, suffix: str) -> Path:
@@ -98,34 +125,65 @@ def _free_name(path: Path, suffix: str) -> Path:
 
 
 def _validate(path: Path, checkpoint: Checkpoint) -> None:
+    data = path.read_bytes()
     try:
-        if _reading(path).checkpoint.body() == checkpoint.body():
+        if agent_json.read(data, str(path)).checkpoint.body() == checkpoint.body():
             return
         problem = "says something else than was written"
     except FormatError as error:
-        found = _brought_back(path, error)
-        problem = f"was damaged while it was written: {found.notes[-1]}"
+        problem = f"was damaged while it was written: {_outcome(path, data, error)}"
     raise CheckpointCorruptionError(
         f"{path} {problem}", "See that the disk is sound and nobody else writes it; then repeat."
     )
 
 
-def _brought_back(path: Path, error: FormatError) -> Reading:
-    _back_up(path)
+def _outcome(path: Path, data: bytes, error: FormatError) -> str:
+    try:
+        return _brought_back(path, data, error, Path.read_bytes).note
+    except FormatError as still:
+        return still.expected
+
+
+def _brought_back(
+    path: Path, damaged: bytes, error: FormatError, content: Callable[[Path], bytes]
+) -> Restored:
     for backup in backups(path):
         try:
-            reading = _reading(backup)
-        except FormatError:
+            data = content(backup)
+        except (InvalidInputError, OSError):
             continue
-        replace(path, backup.read_bytes())
-        note = f"{error.message}; restored from backups/{backup.name}"
-        return reading._replace(notes=(*reading.notes, note))
-    return _fresh(path, f"{error.message}; there is no good backup: the agent starts afresh")
+        if _is_good(backup, data):
+            kept = _keep(path, damaged, _DAMAGED)
+            if not exchange(path, damaged, data):
+                raise _adding(error, "it is being written: look again")
+            names = f"restored from backups/{backup.name}, and kept as backups/{kept.name}"
+            return Restored(data, f"line {error.line}: {error.expected}; {names}")
+    raise _adding(
+        error, "there is no good backup of it: correct it, or let its agent write it anew"
+    )
 
 
-def _fresh(path: Path, note: str) -> Reading:
-    return Reading(Checkpoint.from_dict({"agent_id": path.stem}), "", notes=(note,))
+def _adding(error: FormatError, words: str) -> FormatError:
+    return FormatError(error.source, error.line, f"{error.expected}; {words}")
 
 
-def _reading(path: Path) -> Reading:
-    return agent_json.read(path.read_bytes(), str(path))
+def _is_whole(data: bytes) -> bool:
+    """Whether it is a JSON object, whatever that says."""
+    try:
+        return isinstance(json.loads(data), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_good(path: Path, data: bytes) -> bool:
+    try:
+        agent_json.read(data, str(path))
+    except FormatError:
+        return False
+    return True
+
+
+def _let_settle(path: Path) -> None:
+    age = time.time() - path.stat().st_mtime
+    if 0 <= age < HALF_WRITTEN_SECONDS:
+        time.sleep(HALF_WRITTEN_SECONDS - age)

@@ -11,9 +11,19 @@ from typing import Any
 from syncd.canonical import canonical
 from syncd.checkpoint import Checkpoint
 from syncd.formats.jsontext import Source
-from syncd.formats.keeping import KEY, RESERVED, Layout, ahead, beyond, extras, rejoined, texts
+from syncd.formats.keeping import (
+    KEY,
+    RESERVED,
+    Layout,
+    ahead,
+    beyond,
+    dated,
+    extras,
+    rejoined,
+    texts,
+)
 from syncd.formats.reading import Reading, slug
-from syncd.formats.times import assumed_utc
+from syncd.formats.times import assumed_utc, is_after
 from syncd.vocabulary import CheckpointStatus as Status
 
 EXPECTED_AFTER = timedelta(minutes=15)
@@ -49,10 +59,11 @@ def read(data: bytes, source: str) -> Reading:
     return Reading(checkpoint, slug(_feature_of(seen)), notes=tuple(notes))
 
 
-def write(checkpoint: Checkpoint) -> bytes:
-    document = _shown(checkpoint)
+def write(checkpoint: Checkpoint, as_of: str = "") -> bytes:
+    """`as_of` is when the checkpoint was changed last, if that was later than it was made."""
+    document = _shown(checkpoint, as_of)
     seen, _ = _seen(document)
-    document[KEY] = beyond(checkpoint, Checkpoint.from_dict(seen))
+    document[KEY] = beyond(checkpoint, Checkpoint.from_dict(seen)) | dated(as_of)
     canonical(document)  # refuses what JSON cannot hold
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
@@ -80,7 +91,7 @@ def _feature_of(seen: dict[str, Any]) -> str:
     return feature if isinstance(feature, str) else ""
 
 
-def _shown(checkpoint: Checkpoint) -> dict[str, Any]:
+def _shown(checkpoint: Checkpoint, as_of: str) -> dict[str, Any]:
     """The format's own fields, in the order in which its users know them."""
     metadata, state = checkpoint.metadata, checkpoint.execution_state
     recovery, context = checkpoint.recovery, checkpoint.context_summary
@@ -91,9 +102,8 @@ def _shown(checkpoint: Checkpoint) -> dict[str, Any]:
         "feature": metadata.feature or metadata.mission or metadata.task_id,
         "stage": state.stage,
         "phase": state.raw.get("phase", state.phase),
-        "last_checkpoint": metadata.timestamp,
-        "next_checkpoint_expected": metadata.next_checkpoint_expected
-        or expected_after(metadata.timestamp),
+        "last_checkpoint": as_of or metadata.timestamp,
+        "next_checkpoint_expected": _expected(checkpoint, as_of),
         "status": _WRITTEN[state.status],
         "can_resume": state.status != Status.COMPLETE
         if recovery.can_resume is None
@@ -109,6 +119,14 @@ def _shown(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
+def _expected(checkpoint: Checkpoint, as_of: str) -> str:
+    """As was said, unless the checkpoint was changed after that time."""
+    said = checkpoint.metadata.next_checkpoint_expected
+    if said and not (as_of and is_after(as_of, said)):
+        return said
+    return expected_after(as_of or checkpoint.metadata.timestamp)
+
+
 def expected_after(timestamp: str) -> str:
     """When the next sign of life is due, in the form in which the last one was given."""
     try:
@@ -120,7 +138,7 @@ def expected_after(timestamp: str) -> str:
 
 _STATE, _META, _RECOVERY = "execution_state", "metadata", "recovery"
 _LAYOUT = Layout(
-    shown=lambda checkpoint: _seen(_shown(checkpoint))[0],
+    shown=lambda checkpoint, as_of: _seen(_shown(checkpoint, as_of))[0],
     behind={
         ("agent_id",): [(_META, "agent_id")],
         ("agent_type",): [(_META, "agent_type")],

@@ -16,7 +16,17 @@ from syncd.errors import InvalidInputError
 from syncd.formats import files
 from syncd.formats.jsontext import Path as JsonPath
 from syncd.formats.jsontext import Source, located
-from syncd.formats.keeping import KEY, RESERVED, Layout, ahead, beyond, extras, rejoined, texts
+from syncd.formats.keeping import (
+    KEY,
+    RESERVED,
+    Layout,
+    ahead,
+    beyond,
+    dated,
+    extras,
+    rejoined,
+    texts,
+)
 from syncd.formats.reading import Reading, slug
 from syncd.formats.shape import faults, published
 from syncd.formats.style import with_member
@@ -158,25 +168,29 @@ def _word(value: Any) -> str:
 # --- writing ------------------------------------------------------------------------------------
 
 
-def write(data: bytes, place: str, checkpoint: Checkpoint, source: str) -> bytes:
-    """The file with the checkpoint at `place`. Without a file, one is made for it."""
+def write(data: bytes, place: str, checkpoint: Checkpoint, source: str, as_of: str = "") -> bytes:
+    """The file with the checkpoint at `place`. Without a file, one is made for it. `as_of` is when
+    the checkpoint was changed last, if that was later than it was made."""
     data = data or _blank(checkpoint)
     file = _file(data, source)
     known = _named(_places(file.document), place, source)
     holder = located(file.text, known.path)
-    text = with_member(file.text, holder, _CHECKPOINT, _document(checkpoint, known.owner))
+    document = _document(checkpoint, known.owner, as_of)
+    text = with_member(file.text, holder, _CHECKPOINT, document)
     written = data[: len(data) - len(file.text.encode())] + text.encode()
     Source(written, source)  # what cannot be read must not be written
     return written
 
 
-def update(path: Path, place: str, change: Callable[[Checkpoint | None], Checkpoint]) -> None:
+def update(
+    path: Path, place: str, change: Callable[[Checkpoint | None], Checkpoint], as_of: str = ""
+) -> None:
     """Change the checkpoint at `place` on disk. Whoever else edits the file keeps his change."""
 
     def edited(data: bytes) -> bytes:
         readings = read(data, str(path)) if data else []
         before = next((r.checkpoint for r in readings if r.place == place), None)
-        return write(data, place, change(before), str(path))
+        return write(data, place, change(before), str(path), as_of)
 
     files.changed(path, edited)
 
@@ -204,17 +218,17 @@ def _blank(checkpoint: Checkpoint) -> bytes:
     return (json.dumps(blank, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _document(checkpoint: Checkpoint, owner: str) -> dict[str, Any]:
+def _document(checkpoint: Checkpoint, owner: str, as_of: str) -> dict[str, Any]:
     whole = cut(checkpoint)
-    document = _shown(whole)
+    document = _shown(whole, as_of)
     kept = beyond(whole, Checkpoint.from_dict(_seen(document)[0]))
-    document[KEY] = {_OWNER: owner} | kept
+    document[KEY] = {_OWNER: owner} | kept | dated(as_of)
     canonical(document)  # refuses what JSON cannot hold
     return document
 
 
-def _shown(checkpoint: Checkpoint) -> dict[str, Any]:
-    state, written_at = checkpoint.execution_state, checkpoint.metadata.timestamp
+def _shown(checkpoint: Checkpoint, as_of: str) -> dict[str, Any]:
+    state, written_at = checkpoint.execution_state, as_of or checkpoint.metadata.timestamp
     document = {
         "phase": _WRITTEN[state.phase],
         "completedSteps": [_step(item, written_at) for item in state.completed_items],
@@ -225,7 +239,7 @@ def _shown(checkpoint: Checkpoint) -> dict[str, Any]:
         ],
         "blockers": _blockers(checkpoint),
         "verification": _verification(checkpoint.verification),
-        "metadata": _metadata(checkpoint),
+        "metadata": _metadata(checkpoint, written_at),
         **extras(checkpoint),
     }
     return document | {"error": state.error} if state.error else document
@@ -262,12 +276,12 @@ def _verification(verification: Verification | None) -> dict[str, Any] | None:
     return _camel(verification) | {"results": [_camel(result) for result in verification.results]}
 
 
-def _metadata(checkpoint: Checkpoint) -> dict[str, Any]:
+def _metadata(checkpoint: Checkpoint, written_at: str) -> dict[str, Any]:
     metadata = checkpoint.metadata
     return {
         **(metadata.model_extra or {}),
         "createdBy": metadata.agent_id,
-        "lastUpdatedAt": metadata.timestamp,
+        "lastUpdatedAt": written_at,
         **({"reason": metadata.reason} if metadata.reason else {}),
         "previousAgents": metadata.previous_agents,
     }
@@ -281,7 +295,7 @@ def _camel(part: Part) -> dict[str, Any]:
 
 _STATE, _META = "execution_state", "metadata"
 _LAYOUT = Layout(
-    shown=lambda checkpoint: _seen(_shown(checkpoint))[0],
+    shown=lambda checkpoint, as_of: _seen(_shown(checkpoint, as_of))[0],
     behind={
         ("phase",): [(_STATE, "phase"), (_STATE, "raw", "phase")],
         ("currentStep",): [(_STATE, "current_step"), (_STATE, "current_focus")],

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+from syncd.errors import InvalidInputError
 from syncd.keychain import synced
 
 _AT_CWD, _SWAP = -100, 2
@@ -27,6 +28,21 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def refuse_outside(root: Path, *paths: Path) -> None:
+    """Raise if a link at one of the paths leads out of `root`."""
+    real = root.resolve()
+    for path in paths:
+        try:
+            within = path.resolve().is_relative_to(real)
+        except (OSError, RuntimeError):  # links that lead round in a circle
+            within = False
+        if not within:
+            raise InvalidInputError(
+                f"{path} leads out of {root}",
+                "Remove the link, or name the directory where it leads.",
+            )
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -52,6 +68,16 @@ def changed(path: Path, change: Callable[[bytes], bytes]) -> None:
                 if _exchanged(draft, path, before):
                     break
     synced(path.parent)
+
+
+def exchange(path: Path, before: bytes, content: bytes) -> bool:
+    """Put `content` in the place of what is there, if that is still exactly `before`. For one who
+    is alone in the folder."""
+    path = path.resolve()
+    with _draft(path, content) as draft:
+        done = _exchanged(draft, path, before)
+    synced(path.parent)
+    return done
 
 
 def _exchanged(draft: Path, path: Path, before: bytes | None) -> bool:

@@ -14,8 +14,11 @@ from pydantic import ValidationError
 from syncd.checkpoint import READ_FIELDS, Checkpoint
 from syncd.errors import InvalidInputError
 from syncd.formats.jsontext import Path, Source
+from syncd.formats.times import has_zone
 
 KEY = "syncd"
+# Under that key: the time that is shown for that of the checkpoint, which has changed since.
+AS_OF = "as_of"
 # Not for a file to say: what the store finds out itself, and the form of its own documents.
 RESERVED = frozenset({*READ_FIELDS, "version", KEY})
 _MISSING = object()
@@ -23,11 +26,11 @@ Document = dict[str, Any]
 
 
 class Layout(NamedTuple):
-    """How a format shows a checkpoint. `behind` says which fields one of its own stands for,
-    `items` which list an own list shows element by element, `beside` which other list it ends
-    with, as texts that are not among those before."""
+    """How a format shows a checkpoint, as of another time than its own if one is given. `behind`
+    says which fields one of its own stands for, `items` which list an own list shows element by
+    element, `beside` which other list it ends with, as texts that are not among those before."""
 
-    shown: Callable[[Checkpoint], Document]
+    shown: Callable[[Checkpoint, str], Document]
     behind: Mapping[Path, Sequence[Path]]
     items: Mapping[str, Path]
     beside: Mapping[str, Path]
@@ -45,6 +48,10 @@ def beyond(whole: Checkpoint, visible: Checkpoint) -> Document:
         elif full.get(name, _MISSING) != seen.get(name, _MISSING):
             kept[name] = value
     return kept
+
+
+def dated(as_of: str) -> Document:
+    return {AS_OF: as_of} if as_of else {}
 
 
 def _differing(full: Document, seen: Document, section: Any) -> Document:
@@ -83,8 +90,9 @@ def rejoined(source: Source, path: Path, seen: Document, kept: Any, layout: Layo
         return base
     plain = base.body()
     document = _overlaid(deepcopy(plain), kept, source, path)
+    as_of = document.pop(AS_OF, "") if AS_OF in kept else ""
     whole = _whole(source, path, document)
-    shown = layout.shown(whole)
+    shown = layout.shown(whole, as_of if isinstance(as_of, str) and has_zone(as_of) else "")
     if shown == seen:
         return whole
     for field, paths in layout.behind.items():

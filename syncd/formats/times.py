@@ -34,5 +34,13 @@ def is_time(text: str) -> bool:
     return True
 
 
+def has_zone(text: str) -> bool:
+    return is_time(text) and not _without_zone(text)
+
+
+def is_after(one: str, other: str) -> bool:
+    return datetime.fromisoformat(one) > datetime.fromisoformat(other)
+
+
 def _without_zone(text: str) -> bool:
     return is_time(text) and datetime.fromisoformat(text).tzinfo is None

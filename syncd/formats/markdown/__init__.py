@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from syncd.formats.markdown.reader import is_name, read
-from syncd.formats.markdown.writer import file_name, write
+from syncd.formats.markdown.writer import file_name, said_before, write
 
-__all__ = ["file_name", "is_name", "read", "write"]
+__all__ = ["file_name", "is_name", "read", "said_before", "write"]

@@ -87,9 +87,12 @@ def _timestamp(draft: Draft, header: Header) -> bool:
 
 
 def _previous(draft: Draft, header: Header) -> bool:
-    """The file's name alone, where it is part of a link or a path."""
+    """The file's name alone, where it is part of a link or a path. The text itself is kept, as the
+    file may not be here; on a page of ours, the record has it."""
     if draft.previous:
         return False
+    if draft.record is None and header.text:
+        draft.document.setdefault(layout.UNKNOWN, {})[layout.PREVIOUS] = header.text
     name = _FILE.search(header.text[:_LONG])
     draft.previous = name[0] if name else header.text
     return True

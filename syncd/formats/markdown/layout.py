@@ -74,3 +74,5 @@ RECORD, RECORD_FENCE = "Record", "```json syncd"
 FOOTER = "*Checkpoint written by "
 # The field for what nobody here knows: other headers and sections, and texts between them.
 UNKNOWN = "markdown"
+# What a page said of the one before it, in that field.
+PREVIOUS = "previous"

@@ -100,12 +100,23 @@ def _headers(body: Body, previous: str) -> Iterator[tuple[str, str]]:
         "Checkpoint": _series(metadata.get("series")),
         "Timestamp": metadata["timestamp"],
         "Context Used": None if percent is None else f"{percent}%",
-        "Previous": previous,
+        "Previous": previous or _said_before(body),
         **{name: body[part].get(field) for name, (part, field) in layout.MORE_HEADERS.items()},
     }
     if shown["Phase"] == ExecutionPhase.PLANNING:  # what a page means that says nothing of it
         del shown["Phase"]
     return ((name, text) for name, text in shown.items() if text)
+
+
+def said_before(checkpoint: Checkpoint) -> str:
+    """Which page is the one before it, in the words of the page that it was read from."""
+    return _said_before(checkpoint.body())
+
+
+def _said_before(body: Body) -> str:
+    kept = body.get(UNKNOWN)
+    text = kept.get(layout.PREVIOUS) if isinstance(kept, Mapping) else ""
+    return text if isinstance(text, str) else ""
 
 
 def _series(series: Body | None) -> str:
