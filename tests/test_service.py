@@ -627,6 +627,17 @@ def test_history_is_newest_first_and_ten_unless_asked(service: CheckpointService
     assert ids(service.get_checkpoint_history("t", limit=3)) == newest_first[:3]
     assert ids(service.get_checkpoint_history("t", 100)) == newest_first
     assert service.get_checkpoint_history("t", limit=0) == []
+    assert ids(service.get_checkpoint_history("t", limit=10**30)) == newest_first
+
+
+@pytest.mark.parametrize("limit", [None, -1, 2.5, "3", True])
+def test_a_limit_that_is_no_number_of_checkpoints_is_refused(
+    service: CheckpointService, limit: Any
+) -> None:
+    service.create_checkpoint("t", "a")
+    with pytest.raises(InvalidInputError, match="limit is") as refused:
+        service.get_checkpoint_history("t", limit=limit)
+    assert "limit=10" in refused.value.remedy
 
 
 def test_an_update_does_not_move_a_checkpoint_in_its_history(service: CheckpointService) -> None:
