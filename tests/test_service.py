@@ -612,6 +612,17 @@ def test_a_checkpoint_is_found_by_id_or_by_task_and_id(service: CheckpointServic
         service.get_checkpoint()
 
 
+def test_with_a_clock_before_1970_checkpoints_are_written_in_order(
+    service: CheckpointService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = service.create_checkpoint("t", "a")
+    monkeypatch.setattr("time.time_ns", lambda: -1)
+    monkeypatch.setattr("time.time", lambda: -1e-9)
+    written = [before, *(service.create_checkpoint("t", "a") for _ in range(2))]
+    assert ids(service.get_checkpoint_history("t")) == ids(written)[::-1]
+    assert written[-1].metadata.timestamp.startswith("1970-01-01")
+
+
 def test_an_unknown_task_has_no_latest_and_no_history(service: CheckpointService) -> None:
     assert service.get_latest_checkpoint("t") is None
     assert service.get_latest_checkpoint("t", skipped=[]) is None
