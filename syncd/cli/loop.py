@@ -77,6 +77,7 @@ def loop(
     )  # fmt: skip
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
+    printing.release()  # it may go on for hours
     with closing(_Screen()) as screen:
         done = Loop(app.service, plan, Watcher(screen.show, screen.progress)).run()
     app.emit(done._asdict(), lambda: _told(done, quote(name)))
