@@ -35,6 +35,7 @@ class Format(NamedTuple):
     read: Callable[[bytes, str], list[Reading]]
     called: str
     resembles: Callable[[str], bool] = lambda _: False
+    several: bool = False  # whether a file may hold more than one checkpoint
 
 
 def _one(read: Callable[[bytes, str], Reading]) -> Callable[[bytes, str], list[Reading]]:
@@ -56,7 +57,7 @@ FORMATS = {
                "AGENT_NAME_YYYYMMDD_HHMMSS.md, NAME in capitals", _is_page),
         Format("agent-json", _is_json, _one(agent_json.read), "NAME.json"),
         Format("builder-state", lambda name: name == "builder-state.json", builder_state.read,
-               "builder-state.json"),
+               "builder-state.json", several=True),
         Format("reference", lambda n: _is_json(n) and n != "latest.json",
                _one(reference_store.read), "TASK/ID.json"),
     )
@@ -220,7 +221,7 @@ class Intake:
                 data = place.content(path)
                 holding, known = digest(data, self._task), self._sources.of(path.absolute())
                 if known and known.digest == holding:
-                    unchanged += 1
+                    unchanged += len(form.read(data, str(path))) if form.several else 1
                 else:
                     found.append(_File(path, holding, form.read(data, str(path))))
             except InvalidInputError as error:
