@@ -18,7 +18,7 @@ from syncd.node import Node, user
 
 RESTART = "restart"
 # Who asks people to decide, where nobody did.
-SELF = "syncd recover"
+SELF, LOOP = "syncd recover", "syncd loop"
 MINUTE_MS = 60_000
 _TO_DECIDE = "why its agents end before they write a checkpoint, and whether to go on"
 

@@ -17,7 +17,8 @@ Wall = Callable[[], int]
 
 
 def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
+    """A machine whose battery is empty may think that it is before 1970: that is 1970 here."""
+    return max(0, time.time_ns() // 1_000_000)
 
 
 def tick(last: int, now_ms: int) -> int:

@@ -127,7 +127,7 @@ def uuid7() -> str:
 
     Ids that grow let SQLite append to its indexes instead of splitting their pages.
     """
-    ms, rest = divmod(time.time_ns(), 1_000_000)
+    ms, rest = divmod(max(0, time.time_ns()), 1_000_000)  # before 1970, as clock.wall_ms
     noise = int.from_bytes(os.urandom(8)) >> 2
     number = ms << 80 | 0x7 << 76 | rest * 4096 // 1_000_000 << 64 | 0x2 << 62 | noise
     text = number.to_bytes(16).hex()

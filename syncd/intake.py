@@ -35,6 +35,7 @@ class Format(NamedTuple):
     read: Callable[[bytes, str], list[Reading]]
     called: str
     resembles: Callable[[str], bool] = lambda _: False
+    several: bool = False  # whether a file may hold more than one checkpoint
 
 
 def _one(read: Callable[[bytes, str], Reading]) -> Callable[[bytes, str], list[Reading]]:
@@ -57,7 +58,7 @@ FORMATS = {
         Format("agent-json", lambda n: _is_json(n) and not agent_files.is_archive(n),
                _one(agent_json.read), "NAME.json"),
         Format("builder-state", lambda name: name == "builder-state.json", builder_state.read,
-               "builder-state.json"),
+               "builder-state.json", several=True),
         Format("reference", lambda n: _is_json(n) and n != "latest.json",
                _one(reference_store.read), "TASK/ID.json"),
     )
@@ -221,22 +222,23 @@ class Intake:
         unchanged = 0
         for number, path in enumerate(paths, start=1):
             try:
-                if file := self._looked_at(form, path, place):
+                file = self._looked_at(form, path, place)
+                if isinstance(file, _File):
                     found.append(file)
                 else:
-                    unchanged += 1
+                    unchanged += file
             except InvalidInputError as error:
                 failed.append(_failure(path, error))
             if number % _AT_ONCE == 0:
                 report("read", number, len(paths))
         return found, Tally(unchanged=unchanged, failed=tuple(failed))
 
-    def _looked_at(self, form: Format, path: Path, place: Place) -> _File | None:
-        """What it says, unless that is known."""
+    def _looked_at(self, form: Format, path: Path, place: Place) -> _File | int:
+        """What it says; if that is known, how many checkpoints it holds."""
         data = place.content(path)
         holding, known = digest(data, self._task), self._sources.of(path.absolute())
         if known and known.digest == holding:
-            return None
+            return len(form.read(data, str(path))) if form.several else 1
         try:
             return _File(path, holding, form.read(data, str(path)))
         except FormatError as error:

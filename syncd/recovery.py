@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from syncd import agents, attempts, clock, facts, mending, presence, tasks, tenure, threads
-from syncd.attempts import MINUTE_MS, SELF
+from syncd.attempts import LOOP, MINUTE_MS, SELF
 from syncd.entry import RECOVERY, uuid7
 from syncd.errors import LeaseHeldError, SyncdError, UsageError, WorkAtRiskError
 from syncd.fallback import Usable, usable
@@ -233,10 +233,10 @@ class _Attempt:
         facts.record(self._node, RECOVERY, self._task, meta, body, about=self._task, actor=agent)
 
     def _unblock(self, agent: str, checkpoint_id: str) -> None:
-        """What this very command had asked for help with is solved."""
+        """What this very command, or the loop that gave up, had asked for help with is solved."""
         asked = tasks.readable(self._node, self._task).get("escalation", {}).get("by")
         shown = tasks.show(self._node, self._task, described=False)
-        if asked == SELF and shown["status"] == CheckpointStatus.BLOCKED:
+        if asked in (SELF, LOOP) and shown["status"] == CheckpointStatus.BLOCKED:
             tasks.resolve(self._node, self._task, f"recovered from {checkpoint_id}", agent)
 
     def _notes(self, agent: str) -> Iterator[str]:

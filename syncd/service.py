@@ -34,7 +34,7 @@ from syncd.part import Part
 from syncd.patch import merged, patched, plain
 from syncd.seal import SigningKey
 from syncd.store import Record, Skipped, shown_hash
-from syncd.vocabulary import AgentType, CheckpointReason, checked_id, zoned
+from syncd.vocabulary import AgentType, CheckpointReason, checked_count, checked_id, zoned
 from syncd.writer import Place
 
 log = logging.getLogger("syncd")
@@ -328,7 +328,8 @@ class CheckpointService:
         self, task_id: str, limit: int = 10, *, skipped: list[Skipped] | None = None
     ) -> list[Checkpoint]:
         """Newest first."""
-        return self._all(self._store.select("history", (task_id, limit), skipped))
+        most = min(checked_count("limit", limit), FOREVER)
+        return self._all(self._store.select("history", (task_id, most), skipped))
 
     def get_checkpoints_by_agent(
         self,

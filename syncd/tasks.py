@@ -185,7 +185,15 @@ def resolve(node: Node, task_id: str, resolution: str, by: str = "") -> dict[str
         words = {"original_blocker": blocker, "resolution": resolution,
                  "resolved_by": by or user(), "at": now()}  # fmt: skip
         settled = {"escalation": {}, "deferred": {}, "resolution": words}
-        return change(node, task_id, status=str(CheckpointStatus.IN_PROGRESS), **settled)
+        return change(node, task_id, status=_opened(node, task_id), **settled)
+
+
+def _opened(node: Node, task_id: str) -> str:
+    """None of its own where the checkpoints say that the work goes on: so that they can say, too,
+    when it is complete."""
+    latest = node.store.row("task_status", (task_id,))
+    open_ = CheckpointStatus.IN_PROGRESS
+    return "" if latest and latest[0] == open_ else str(open_)
 
 
 def defer(node: Node, task_id: str, until: str = "", reason: str = "") -> dict[str, Any]:

@@ -141,3 +141,13 @@ def checked_id(kind: str, text: str, longest: int = MAX_ID) -> str:
             f"the {kind} contains a control character (U+{ord(control[0]):04X})"
         )
     return text
+
+
+def checked_count(name: str, value: object) -> int:
+    """How many at most."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidInputError(
+            f"{name} is {value!r}, which is no whole number from 0 on",
+            f"Give a number, for example {name}=10, or a large one for all.",
+        )
+    return value

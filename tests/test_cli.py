@@ -526,6 +526,23 @@ def test_bad_input_gets_cause_and_remedy_and_writes_nothing(
     connection.close()
 
 
+def test_with_json_what_was_warned_of_stands_in_the_error(home: Path) -> None:
+    nobody = "postgresql://u:secret@127.0.0.1:1/x"
+    failed = run("--json", "cloud", "migrate", nobody)
+    error = json.loads(failed.err)["error"]
+    assert (failed.code, error["code"]) == (6, "unreachable")
+    assert error["warnings"][0].startswith("a password on the command line can be seen by others")
+    for_people = run("cloud", "migrate", nobody)
+    assert for_people.err.startswith("Warning: a password on the command line")
+
+
+def test_with_json_a_command_that_is_done_warns_on_standard_error(home: Path) -> None:
+    done = run("--json", "checkpoint", "create", "--task", "t", "--agent", "a")
+    assert done.code == 0
+    assert done.json()["metadata"]["task_id"] == "t"
+    assert done.err.startswith("Warning: it says nothing of the work")
+
+
 @pytest.mark.parametrize("group", [["checkpoint"], ["admin", "org"]])
 def test_a_group_without_a_command_shows_its_help_and_programs_an_error(group: list[str]) -> None:
     for_people = run(*group)

@@ -55,6 +55,12 @@ def test_after_observing_another_device_the_next_reading_is_later_than_both(
     assert clock.tick(met, wall) > max(own, seen)
 
 
+def test_a_clock_before_1970_is_taken_for_1970(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: -86_400_000_000_001)
+    assert clock.wall_ms() == 0
+    assert clock.tick(7, clock.wall_ms()) == 8
+
+
 # To the end of 2105; 2038 begins a stretch in which seconds times 1000 round badly.
 @given(st.integers(0, 4_291_747_199_999))
 @example(1_073_741_824_001)

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Sequence
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,12 @@ def test_an_id_carries_the_milliseconds_of_its_making() -> None:
     before = time.time_ns() // 1_000_000
     milliseconds = uuid.UUID(uuid7()).int >> 80
     assert before <= milliseconds <= time.time_ns() // 1_000_000
+
+
+def test_an_id_that_is_made_before_1970_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: -1)
+    parsed = uuid.UUID(uuid7())
+    assert (parsed.version, parsed.int >> 80) == (7, 0)
 
 
 def test_ids_made_one_after_the_other_sort_in_that_order() -> None:

@@ -487,6 +487,17 @@ def test_a_builder_state_file_gets_the_checkpoint_and_keeps_all_else(
     assert taken(service, "builder-state", file)[:2] == (0, 1)
 
 
+def test_what_is_unchanged_is_counted_by_checkpoint_too(
+    service: CheckpointService, place: Path
+) -> None:
+    file = place / "builder-state.json"
+    told = {"phase": "verification", "metadata": {"createdBy": "ann"}}
+    queue = [{"id": f"fix-{number}", "checkpoint": told} for number in range(2)]
+    file.write_text(json.dumps({"sessionId": "x", "adhocQueue": queue}))
+    assert taken(service, "builder-state", file)[:2] == (2, 0)
+    assert taken(service, "builder-state", file)[:2] == (0, 2)
+
+
 # --- the commands ---------------------------------------------------------------------------------
 
 

@@ -37,6 +37,7 @@ from syncd.loop.judge import (
     Found,
     Iteration,
     Limits,
+    hopeless,
     judged,
     last_words,
     pause,
@@ -552,6 +553,94 @@ def test_the_tokens_of_the_task_are_not_told_as_those_of_the_run(place: Bench) -
     said = place.machine.run(*words).out
     assert re.search(r"1 run, [\d.]+ s\.", said), "and no tokens between the two"
     assert "The task has taken 4,800 tokens so far, earlier runs included." in said
+
+
+# --- giving up ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stop", "outcome", "hopeless_"),
+    [(SAME_ERROR, CRASHED, True), (SAME_ERROR, RATE_LIMITED, True), (NO_PROGRESS, CRASHED, True),
+     (NO_PROGRESS, TIMED_OUT, True), (NO_PROGRESS, WENT_ON, False), (ITERATIONS, CRASHED, False),
+     (BUDGET, CRASHED, False), (COMPLETE, COMPLETE, False)],
+)  # fmt: skip
+def test_a_person_is_needed_where_more_runs_would_fail_too(
+    stop: str, outcome: str, hopeless_: bool
+) -> None:
+    assert hopeless(stop, Iteration(outcome, "boom", "mark")) == hopeless_
+
+
+def test_a_loop_that_gives_up_after_crashes_marks_the_task_and_asks_a_person(place: Bench) -> None:
+    code, done = place.loop("exit 7", "--max-iterations", "9")
+    assert (code, done["stopped"]) == (3, "no_progress")
+    shown = place.machine.json("task", "show", "t")
+    assert (shown["status"], shown["escalation"]) == ("blocked", done["escalation"])
+    assert shown["escalation"]["by"] == "syncd loop"
+    assert shown["escalation"]["reason"] == (
+        "3 runs of `syncd loop` in a row completed nothing; the last one ended with 7: it went "
+        "wrong in line 3"
+    )
+    assert "`syncd task resolve t --resolution …`" in shown["escalation"]["decision_needed"]
+    assert "The task is blocked" in place.machine.ok("resume", "t").out
+
+
+def test_a_loop_that_gives_up_after_the_same_error_or_in_vain_asks_a_person_too(
+    place: Bench,
+) -> None:
+    subprocess.run(["git", "init", "-q", str(place.folder)], check=True)
+    code, done = place.loop("exit 3", "--max-iterations", "9")
+    assert (code, done["stopped"]) == (1, "same_error")
+    assert done["escalation"]["reason"].startswith("5 runs of `syncd loop` in a row ended with: it")
+    assert place.machine.json("task", "show", "t")["status"] == "blocked"
+    told = place.machine.run("loop", "--task", "u", "--timeout", "0.004", "--", "sleep", "9")
+    assert told.code == 3
+    shown = place.machine.json("task", "show", "u")
+    assert "the last one took too long" in shown["escalation"]["reason"]
+    assert f"The task waits for {shown['escalation']['to']}, to decide what to mend" in told.out
+
+
+def test_a_loop_without_progress_whose_runs_ended_well_asks_nobody(place: Bench) -> None:
+    code, done = place.loop("")
+    assert (code, done["stopped"], done["escalation"]) == (3, "no_progress", None)
+    assert place.machine.json("task", "show", "t")["status"] == "in_progress"
+
+
+def test_a_loop_that_is_started_again_takes_its_question_back_and_can_complete(
+    place: Bench,
+) -> None:
+    place.loop("exit 7")
+    code, done = place.loop("x;x;x;--completed one --status complete")
+    assert (code, done["stopped"]) == (0, "complete")
+    shown = place.machine.json("task", "show", "t")
+    assert (shown["status"], "escalation" in shown) == ("complete", False)
+    assert "syncd loop" in shown["resolution"]["original_blocker"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("task", "resolve", "t", "--resolution", "mended"),
+     ("recover", "t", "--takeover", "--agent", "zoe")],
+)  # fmt: skip
+def test_who_goes_on_otherwise_after_a_loop_gave_up_ends_its_question(
+    place: Bench, words: tuple[str, ...]
+) -> None:
+    place.loop("exit 7")
+    place.machine.ok(*words)
+    shown = place.machine.json("task", "show", "t")
+    assert (shown["status"], "escalation" in shown) == ("in_progress", False)
+    place.machine.create("t", "--continue", "--agent", "zoe", "--status", "complete")
+    assert place.machine.json("task", "show", "t")["status"] == "complete"
+
+
+def test_what_somebody_else_asked_stays_when_a_loop_gives_up_or_begins(place: Bench) -> None:
+    place.machine.create("t")
+    asked = ("--to", "Eve", "--reason", "who pays?", "--decision", "pay or not")
+    place.machine.ok("task", "escalate", "t", *asked)
+    for _ in range(2):
+        _, done = place.loop("exit 7")
+        shown = place.machine.json("task", "show", "t")
+        assert (shown["status"], shown["escalation"]["to"]) == ("escalated", "Eve")
+        assert done["escalation"] == shown["escalation"]
 
 
 # --- what is seen of it ---------------------------------------------------------------------------

@@ -612,6 +612,17 @@ def test_a_checkpoint_is_found_by_id_or_by_task_and_id(service: CheckpointServic
         service.get_checkpoint()
 
 
+def test_with_a_clock_before_1970_checkpoints_are_written_in_order(
+    service: CheckpointService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = service.create_checkpoint("t", "a")
+    monkeypatch.setattr("time.time_ns", lambda: -1)
+    monkeypatch.setattr("time.time", lambda: -1e-9)
+    written = [before, *(service.create_checkpoint("t", "a") for _ in range(2))]
+    assert ids(service.get_checkpoint_history("t")) == ids(written)[::-1]
+    assert written[-1].metadata.timestamp.startswith("1970-01-01")
+
+
 def test_an_unknown_task_has_no_latest_and_no_history(service: CheckpointService) -> None:
     assert service.get_latest_checkpoint("t") is None
     assert service.get_latest_checkpoint("t", skipped=[]) is None
@@ -627,6 +638,17 @@ def test_history_is_newest_first_and_ten_unless_asked(service: CheckpointService
     assert ids(service.get_checkpoint_history("t", limit=3)) == newest_first[:3]
     assert ids(service.get_checkpoint_history("t", 100)) == newest_first
     assert service.get_checkpoint_history("t", limit=0) == []
+    assert ids(service.get_checkpoint_history("t", limit=10**30)) == newest_first
+
+
+@pytest.mark.parametrize("limit", [None, -1, 2.5, "3", True])
+def test_a_limit_that_is_no_number_of_checkpoints_is_refused(
+    service: CheckpointService, limit: Any
+) -> None:
+    service.create_checkpoint("t", "a")
+    with pytest.raises(InvalidInputError, match="limit is") as refused:
+        service.get_checkpoint_history("t", limit=limit)
+    assert "limit=10" in refused.value.remedy
 
 
 def test_an_update_does_not_move_a_checkpoint_in_its_history(service: CheckpointService) -> None:

@@ -181,6 +181,8 @@ def main() -> None:
     # Whatever a command makes is for its user alone, and usable by him.
     os.umask(0o077)
     as_json = "--json" in sys.argv
+    if as_json:
+        printing.hold()
     try:
         sys.exit(syncd.main(standalone_mode=False, color=printing.colour()) or 0)
     except click.exceptions.Exit as stop:
@@ -201,6 +203,8 @@ def main() -> None:
         sys.exit(_fail(_system(error), as_json))
     except Exception as error:  # noqa: BLE001 (the last resort: no traceback reaches a user)
         sys.exit(_fail(_unexpected(error), as_json))
+    finally:
+        printing.release()
 
 
 def _farewell(error: BaseException) -> str:
@@ -241,7 +245,8 @@ def _usage(error: click.ClickException) -> UsageError:
 def _fail(error: SyncdError, as_json: bool) -> int:
     error.message = _discreet(error.message)
     if as_json:
-        printing.say(json.dumps({"error": error.as_dict()}, ensure_ascii=False))
+        document = {"error": {**error.as_dict(), **_warnings()}}
+        printing.say(json.dumps(document, ensure_ascii=False))
     else:
         safe = "safe" if error.data_safe else "damaged, as said above"
         for label, text, colour in (
@@ -251,6 +256,13 @@ def _fail(error: SyncdError, as_json: bool) -> int:
         ):
             printing.say(render.labelled(label, text, colour, err=True))
     return error.exit_code
+
+
+def _warnings() -> dict[str, list[str]]:
+    """What was said before it failed, if anything, so that standard error is one document too."""
+    said = (" ".join(click.unstyle(text).split()) for text in printing.held())
+    warnings = [text.removeprefix("Warning: ") for text in said]
+    return {"warnings": warnings} if warnings else {}
 
 
 def _discreet(text: str) -> str:

@@ -77,6 +77,7 @@ def loop(
     )  # fmt: skip
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
+    printing.release()  # it may go on for hours
     with closing(_Screen()) as screen:
         done = Loop(app.service, plan, Watcher(screen.show, screen.progress)).run()
     app.emit(done._asdict(), lambda: _told(done, quote(name)))
@@ -141,6 +142,9 @@ def _told(done: Report, task: str) -> str:
     lines = [f"{_WORDS[done.stopped].format(task=task)} {runs}, {done.seconds:g} s."]
     if failure := _failure(done):
         lines.append(render.clean(failure))
+    if said := done.escalation:
+        waits = f"The task waits for {said['to']}, to decide {said['decision_needed']}"
+        lines.append(render.clean(f"{waits}."))
     if done.tokens:
         lines.append(f"The task has taken {done.tokens:,} tokens so far, earlier runs included.")
     if not done.iterations and done.stopped == "complete":

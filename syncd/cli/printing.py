@@ -10,6 +10,8 @@ import click
 
 from syncd.errors import SyncdError
 
+_held: list[list[str]] = []  # at most one: what waits
+
 
 class UnprintedError(SyncdError):
     """All went well but the last step: whoever asked does not know it."""
@@ -32,6 +34,7 @@ def show(text: str, *, nl: bool = True) -> None:
         raise UnprintedError(
             f"what was asked for is done, but its answer could not be printed: {error.strerror}"
         ) from None
+    release()
 
 
 def colour() -> bool | None:
@@ -58,8 +61,27 @@ def painted(text: str) -> str:
     return click.unstyle(text) if colour() is False else text
 
 
+def hold() -> None:
+    """From now on, what is said waits for the answer: an error has it in its object."""
+    _held.append([])
+
+
+def held() -> list[str]:
+    """What waits, which nobody else says then; nothing waits from now on."""
+    return _held.pop() if _held else []
+
+
+def release() -> None:
+    """Say what waits, and all else at once."""
+    for text in held():
+        say(text)
+
+
 def say(text: str) -> None:
     """To standard error. That it takes nothing is no reason to stop, nor to end otherwise."""
+    if _held:
+        _held[-1].append(text)
+        return
     try:
         click.echo(text, err=True, color=colour())
     except OSError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from syncd.cli.verb import App, verb
+from syncd.cli.verb import App, verb, warn
 from syncd.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -88,11 +88,9 @@ def _warn_of_environment(app: App) -> None:
     """What a shell has set, a service does not see."""
     for value in app.node.settings.explained():
         if value.source == value.setting.variable:
-            click.echo(
-                click.style("Warning: ", fg="yellow")
-                + f"{value.source} is set in this shell only: for the service, write "
-                f"{value.setting.name} to {app.node.home / 'config.toml'}",
-                err=True,
+            warn(
+                f"{value.source} is set in this shell only: for the service, write "
+                f"{value.setting.name} to {app.node.home / 'config.toml'}"
             )
 
 

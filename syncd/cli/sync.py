@@ -11,7 +11,7 @@ import click
 
 from syncd.cli import render
 from syncd.cli.bars import bars
-from syncd.cli.verb import App, Number, verb
+from syncd.cli.verb import App, Number, verb, warn
 from syncd.errors import LoginRefusedError, ReplicaError, UnconfiguredError
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ def _finish_purges(app: App) -> None:
     from syncd import retention
 
     for path in retention.complete(app.node):
-        note = f"{path} may still hold what was purged; it is tried again next time"
-        click.echo(click.style("Warning: ", fg="yellow") + note, err=True)
+        warn(f"{path} may still hold what was purged; it is tried again next time")
 
 
 def _told(outcome: Outcome, reads_only: bool) -> str:

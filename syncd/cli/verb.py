@@ -112,6 +112,7 @@ def warn_on_stderr() -> None:
 @contextmanager
 def until_interrupted() -> Iterator[None]:
     """For what goes on until the user has seen enough: Ctrl-C is how it ends, not a failure."""
+    printing.release()
     try:
         yield
     except KeyboardInterrupt:

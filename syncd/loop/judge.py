@@ -91,6 +91,12 @@ def verdict(
     return ITERATIONS if len(history) >= limits.iterations else ""
 
 
+def hopeless(stop: str, last: Iteration) -> bool:
+    """Whether the runs fail, so that more of them would too until a person has seen why."""
+    failed = last.outcome in (CRASHED, TIMED_OUT)
+    return stop == SAME_ERROR or (stop == NO_PROGRESS and failed)
+
+
 def _repeated(words: Sequence[str], times: int) -> bool:
     """Whether the last so many are the same."""
     return len(words) >= times and len(set(words[-times:])) == 1

@@ -22,7 +22,7 @@ from syncd.entry import uuid7
 from syncd.errors import CheckpointNotFoundError, LeaseHeldError
 from syncd.invocations import invoked
 from syncd.items import Workspace
-from syncd.loop import judge
+from syncd.loop import appeal, judge
 from syncd.loop.child import Command, Ran, run
 from syncd.loop.turn import alone
 from syncd.node import user
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
 
 class Report(NamedTuple):
     """Why it stopped, and what was done. `tokens` are all that the task has taken so far; exit code
-    and error are those of the last run."""
+    and error are those of the last run, `escalation` is what a person has to decide for it."""
 
     stopped: str
     iterations: int
@@ -70,6 +70,7 @@ class Report(NamedTuple):
     outcomes: list[str]
     exit_code: int
     error: str
+    escalation: dict[str, str] | None
 
 
 class Watcher(NamedTuple):
@@ -120,6 +121,7 @@ class Loop:
             try:
                 if not self._taken_over(number, session):
                     return self._report(judge.TAKEN)
+                appeal.take_back(self._service.node, self._plan.task)
                 iteration = self._once(number, session)
             finally:
                 self._ended(number, session)
@@ -315,7 +317,14 @@ class Loop:
             [iteration.outcome for iteration in self._history],
             self._history[-1].exit_code if self._history else 0,
             self._history[-1].error if self._history else "",
+            self._asked(stop),
         )  # fmt: skip
+
+    def _asked(self, stop: str) -> dict[str, str] | None:
+        if not self._history or not judge.hopeless(stop, self._history[-1]):
+            return None
+        why = appeal.reason(stop, self._history[-1], self._plan.limits)
+        return appeal.ask(self._service.node, self._plan.task, why)
 
 
 class _Seen(NamedTuple):
