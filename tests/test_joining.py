@@ -490,6 +490,7 @@ def test_another_organizations_home_gets_nothing_of_ours(team: Team) -> None:
     assert bob.entries() == []
     assert bob.json("prove") == {
         "ok": True, "local": 0, "cloud": 0, "missing_in_cloud": [], "missing_here": [],
+        "damaged": [],
     }  # fmt: skip
 
 
