@@ -300,12 +300,29 @@ def make_own(folder: Path) -> None:
 
 # --- programs -----------------------------------------------------------------------------------
 
+# initdb has a shell start the server's program, by its name within quotation marks.
+_SPECIAL = frozenset('"$`\\')
+
 
 def _reachable(base: Path, program: Path) -> Path:
     """As root: a copy of the programs if the server's user cannot get at them."""
     if server_user() is None or _starts(program):
         return program
     copy = base / "program"
+    if _SPECIAL.intersection(str(copy)):
+        raise EmbeddedError(
+            f"PostgreSQL's programs cannot be started in {base}, as a shell has a use of its own "
+            "for characters of this name",
+            "Name another folder (SYNCD_CLOUD_FOLDER), or install syncd where all may read it.",
+        )
+    try:
+        return _copied(program, copy)
+    except shutil.Error as error:
+        why = error.args[0][-1][-1]
+        raise EmbeddedError(f"PostgreSQL's programs cannot be copied: {why}") from None
+
+
+def _copied(program: Path, copy: Path) -> Path:
     shutil.rmtree(copy, ignore_errors=True)
     package = program.parent.parent
     here = copy / package.name / program.parent.name

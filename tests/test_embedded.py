@@ -280,7 +280,7 @@ def test_a_failed_creation_says_why_and_leaves_nothing(folder: Path) -> None:
         ["bash", "-c", 'ulimit -f 64; exec "$0" cloud up', SYNCD], capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert "initdb failed" in done.stderr
+    assert "initdb failed" in done.stderr or "programs cannot be copied" in done.stderr
     assert "File too large" in done.stderr
     assert "Remedy:" in done.stderr
     assert "Traceback" not in done.stderr
@@ -424,11 +424,21 @@ def test_files_are_for_their_owner_only(server: Server) -> None:
 # --- odd places ---------------------------------------------------------------------------------
 
 
+def reachable() -> bool:
+    """Whether PostgreSQL's own user gets at the programs that are installed: from a checkout that
+    is root's alone, they are copied."""
+    return all(folder.stat().st_mode & 0o001 for folder in embedded.binaries("18").parents)
+
+
 @pytest.mark.parametrize("name", ["a b'c\"d$(e)`f`,g%h", "deep" * 30])
 def test_the_path_of_the_folder_may_be_odd_or_long(postgres: Session, name: str) -> None:
     place = postgres.place("odd") / name
     if os.geteuid() == 0:
         cluster.make_folder(place.parent)
+    if "$" in name and not reachable():
+        with pytest.raises(EmbeddedError, match="cannot be started in"):
+            embedded.up(place)
+        return
     server = embedded.up(place)
     assert server.pgdata.is_relative_to(place)
     assert query(server.admin_dsn, "SELECT 1") == 1
