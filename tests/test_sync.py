@@ -662,7 +662,7 @@ def test_fifty_writers_do_not_wait_for_a_long_pull(crew: Team) -> None:
     assert checkpoints(two) <= checkpoints(one)
     during = [w.ended - w.began for w in told if w.began < ended and w.ended > began]
     after = [w.ended - w.began for w in told if calm - 2.0 < w.began < calm]
-    assert len(during) >= 50
+    assert len(during) >= full(10, 50)
     # Fifty processes on two processors wait for each other too: only what a pull adds counts.
     assert max(during) < max(after) + full(2.0, 0.3), (max(during), max(after))
     assert one.problems() == []
